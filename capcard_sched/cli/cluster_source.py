@@ -16,7 +16,7 @@ from capcard_sched.cli.exit_codes import FailureWatch, Files
 from capcard_sched.cli.inputs import CONF_IN_FILE, READER_HINT, BadInputError, build_core, options_of, settings_of
 from capcard_sched.cli.live_cluster import ClusterRequest, LiveCluster, Receiver, leave_cache, reader
 from capcard_sched.cli.output import put_error
-from capcard_sched.cli.sessions import begin_headlines, full_session
+from capcard_sched.cli.sessions import first_session
 from capcard_sched.controllers.objects import ROOT_QUEUE
 from capcard_sched.daemon.diagnosis.saved_state import (
     SavedSettings,
@@ -254,8 +254,7 @@ def cluster_of_state(source: Source, state: SourceState, *, read_only: bool, hea
     watched, conf = FailureWatch(core), core.snapshot().conf
     objects, unreadable = DeltaObjects(state.deltas), state.settings.unreadable
     core.apply_all(state.deltas)
-    reader = begin_headlines(core, objects, watched, state.now, unreadable) if headlines else None
-    full_session(core, watched, state.now, read_only=read_only)
+    reader = first_session(core, objects, watched, state.now, unreadable, read_only=read_only, headlines=headlines)
 
     def known_state() -> KnownState:
         from capcard_sched.insight.expected_start import KnownState
@@ -311,8 +310,7 @@ def ended_simulation(
     progress = core.progress()  # of the simulation: the next session is one more
     store = outcome.store
     core.apply_all(outcome.deltas)
-    reader = begin_headlines(core, StoreObjects(store), watched, now) if headlines else None
-    full_session(core, watched, now, read_only=read_only)
+    reader = first_session(core, StoreObjects(store), watched, now, read_only=read_only, headlines=headlines)
 
     def known_state() -> KnownState:
         from capcard_sched.insight.expected_start import KnownState
@@ -360,8 +358,8 @@ def live_cluster(
     watched, conf = FailureWatch(core), core.snapshot().conf
     objects = DeltaObjects(state.deltas) if read.objects is None else read.objects
     objects.fetch, objects.fetch_events = partial(fetch_object, connection), partial(fetch_events, connection)
-    reader = begin_headlines(core, objects, watched, state.now, read.unreadable) if headlines else None
-    full_session(core, watched, state.now, read_only=read_only)
+    unreadable = read.unreadable
+    reader = first_session(core, objects, watched, state.now, unreadable, read_only=read_only, headlines=headlines)
     namespace = connection.namespace or "default"
 
     def known_state() -> KnownState:
@@ -370,7 +368,6 @@ def live_cluster(
 
         return KnownState([*fetch_jobs(connection), *manifests_of(state.deltas)], state.now, conf)
 
-    unreadable = read.unreadable
     return ClusterSource(
         core, state.now, watched, state.when, objects, known_state, unreadable, read, namespace, reader
     )

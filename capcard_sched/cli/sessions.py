@@ -38,3 +38,19 @@ def begin_headlines(
         full_session(core, watched, at, read_only=False)
 
     return HeadlineReader(core, objects, session, now, unreadable=unreadable)
+
+
+def first_session(
+    core: Core,
+    objects: ObjectView,
+    watched: FailureWatch,
+    now: float,
+    unreadable: Sequence[str] = (),
+    *,
+    read_only: bool,
+    headlines: bool,
+) -> HeadlineReader | None:
+    """The session of a loaded cluster, as `full_session`; with `headlines`, the diagnoses begin before it."""
+    reader = begin_headlines(core, objects, watched, now, unreadable) if headlines else None
+    full_session(core, watched, now, read_only=read_only)
+    return reader

@@ -25,7 +25,8 @@ def pods_of_job(core: Core, edits: Edits, vcjob: Json, group: str) -> list[Delta
     for task in desired.tasks:
         for index in range(task.replicas):
             pod = job_pod(vcjob, desired, task, index, group)
-            pod["metadata"]["uid"] = f"trial-{pod['metadata']['name']}"
+            # Of equal pods, sessions place the one with the first uid: in the order of the creation.
+            pod["metadata"]["uid"] = f"trial-{len(found):06}-{pod['metadata']['name']}"
             chosen = edits.get(PRIORITY_CLASS, "", spec(pod).get("priorityClassName") or "")
             if chosen is not None:
                 policy = chosen.get("preemptionPolicy")

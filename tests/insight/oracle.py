@@ -289,14 +289,19 @@ def _covers(factor: Factor, named: list[Factor]) -> bool:
 
 _STARTS_WHEN: Final = re.compile(
     rf"(?P<who>The gang|The next pod|It|The job|Both pods|All \d+) (starts?|is admitted|start) when (?P<missing>{_N}) "
-    rf"(?P<resource>{_CARD}) of queue (?P<queue>\S+) becomes? free(, or with a quota of (?P<quota>{_N}))?"
+    rf"(?P<resource>{_CARD}) of (its parent |its ancestor )?queue (?P<queue>\S+) becomes? free"
+    rf"(, or with a quota of (?P<quota>{_N}))?"
+)
+_STARTS_WITH: Final = re.compile(
+    rf"(?P<who>The gang|The next pod|It|The job|Both pods|All \d+) (starts?|is admitted|start) with a quota of "
+    rf"(?P<quota>{_N}) (?P<resource>{_CARD}) of (its parent |its ancestor )?queue (?P<queue>\S+[^.\s])"
 )
 
 
 def check_starts_when(case: Case) -> Iterator[Wrong]:
-    """`starts when N R of queue Q become free, or with a quota of M`."""
+    """`starts when N R of queue Q become free, or with a quota of M`; `starts with a quota of M R of queue Q`."""
     for said in case.sentences:
-        match = _STARTS_WHEN.search(said)
+        match = _STARTS_WHEN.search(said) or _STARTS_WITH.search(said)
         if match is None:
             continue
         reached = _admitted if "admitted" in match[0] else _started
@@ -308,6 +313,8 @@ def check_starts_when(case: Case) -> Iterator[Wrong]:
                 less = _limited(match["queue"], match["resource"], str(int(match["quota"]) - 1))
                 if reached(case, case.world.after(less)):
                     yield Wrong("starts when: quota is not minimal", said, "it starts with a smaller quota")
+        if "missing" not in match.groupdict():
+            continue
         freed = _freed(case, match["queue"], match["resource"], number_of(match["missing"]))
         if freed is not None and not reached(case, case.world.after(freed)):
             yield Wrong("starts when: freed", said, "it does not start when that much becomes free")

@@ -38,28 +38,28 @@ class QuotaClaim(NamedTuple):
     pods: int
 
 
-class LimitCause(NamedTuple):
-    """The sentences of a refusal."""
+class StageResult(NamedTuple):
+    """The stage, its answer in one sentence, and further sentences."""
 
     stage: Stage
     summary: str
     facts: Sequence[str] = ()
-    #: The first one that a trial shows is printed.
+    #: Sentences of which the first one that a trial shows is printed.
     claims: Sequence[QuotaClaim] = ()
 
 
 # --- admission ------------------------------------------------------------------------------------------------------
 
 
-def not_admitted(data: JobFacts, refusal: Refusal) -> LimitCause:
+def not_admitted(data: JobFacts, refusal: Refusal) -> StageResult:
     """A PodGroup that enqueue refuses, or that is not valid."""
     if data.queue.state == "missing" or refusal.reason == reasons.QUEUE_NOT_OPEN.code:
-        return LimitCause("NotAdmitted", admits_nothing(data))
+        return StageResult("NotAdmitted", admits_nothing(data))
     if refusal.reason == reasons.NOT_ENOUGH_PODS_OF_TASK.code or refusal.hook == "job_valid":
-        return LimitCause("Incomplete", _missing_members(data) or sentences.capital(sentences.plain(refusal.message)))
+        return StageResult("Incomplete", _missing_members(data) or sentences.capital(sentences.plain(refusal.message)))
     figures = refusal.figures
     if figures is None:
-        return LimitCause("NotAdmitted", f"The PodGroup is not admitted: {sentences.plain(refusal.message)}")
+        return StageResult("NotAdmitted", f"The PodGroup is not admitted: {sentences.plain(refusal.message)}")
     resource = figures.resource
     needed = in_units(resource, figures.requested)
     limit = in_units(resource, figures.limit)
@@ -70,17 +70,17 @@ def not_admitted(data: JobFacts, refusal: Refusal) -> LimitCause:
     facts: list[str] = []
     if refusal.limiter is not None and refusal.limiter.kind == "ResourceQuota":
         owner = f"ResourceQuota {refusal.limiter.name} of namespace {data.job.namespace}"
-        return LimitCause(
+        return StageResult(
             "NotAdmitted", f"{needs}, and {owner} has {left} left of {amount_of(resource, limit)} ({split})"
         )
     if refusal.limiter is not None:
         most = f"{amount_of(resource, limit)} that {refusal.plugin} admits"
         if refusal.limiter.factor != 1:
             most += f" (factor {refusal.limiter.factor:g})"
-        return LimitCause("NotAdmitted", f"{needs}, and the cluster has {left} left of the {most}: {split}")
+        return StageResult("NotAdmitted", f"{needs}, and the cluster has {left} left of the {most}: {split}")
     owner = data.named_queue(refusal.queue)
     if not data.is_own_limit(refusal, figures):
-        return LimitCause("NotAdmitted", f"{needs}, and {data.given_by(refusal.queue, figures, refusal)}: {split}")
+        return StageResult("NotAdmitted", f"{needs}, and {data.given_by(refusal.queue, figures, refusal)}: {split}")
     row = data.limit_row(refusal.queue, resource)
     facts += sentences.users(row)
     # Admission counts no pods above the minimum of their job; an end of such pods leaves the queue as full.
@@ -97,11 +97,11 @@ def not_admitted(data: JobFacts, refusal: Refusal) -> LimitCause:
             if other.quota and other.resource not in (CPU, MEMORY) and (other.free or 0) >= other.requested
         ]
     summary = f"{needs}, and {owner} has {left} left of its quota of {amount_of(resource, limit)} ({split})"
-    missing, quota = needed + taken - limit, taken + needed
-    released = f"when {quantity(resource, missing)} of {owner} {form(missing, 'becomes', 'become')} free, or "
-    text = f"It is admitted {'' if elastic > 0 else released}with a quota of {amount_of(resource, quota)}"
+    quota = taken + needed
+    missing = 0.0 if elastic > 0 or data.queue.ahead else quota - limit
+    text = _when("It is admitted", owner, resource, missing, quota)
     claims = () if "|" in resource else (QuotaClaim(text, ((refusal.queue, resource, quota),), 0),)
-    return LimitCause("NotAdmitted", summary, facts, claims)
+    return StageResult("NotAdmitted", summary, facts, claims)
 
 
 def admits_nothing(data: JobFacts) -> str:
@@ -139,16 +139,16 @@ def _missing_members(data: JobFacts) -> str:
 # --- pods -----------------------------------------------------------------------------------------------------------
 
 
-def over_limit(data: JobFacts, refused: PendingPods, refusal: Refusal, fitting: int) -> LimitCause:
+def over_limit(data: JobFacts, refused: PendingPods, refusal: Refusal, fitting: int) -> StageResult:
     """Pods that a limit refuses. `fitting`: other pods of the gang have nodes, and none starts alone."""
     figures = refusal.figures
     if figures is None:
         if refusal.reason == reasons.QUEUE_NOT_OPEN_ALLOCATE.code and data.queue.state not in ("Open", "missing"):
-            return LimitCause(
+            return StageResult(
                 "NotAdmitted", f"Queue {data.queue.name} is {data.queue.state}: no pod of it is scheduled"
             )
         stage: Stage = "OverQuota" if refusal.plugin else "NotTried"
-        return LimitCause(stage, sentences.capital(sentences.plain(refusal.message)))
+        return StageResult(stage, sentences.capital(sentences.plain(refusal.message)))
     rows = _refusing_rows(data, refusal, figures)
     count = sum(len(one.names) for one in data.pending if one.outcome == "refused" and one.refusal == refused.refusal)
     per_pod = rows[0].requested_per_pod or in_units(figures.resource, figures.requested)
@@ -165,7 +165,7 @@ def over_limit(data: JobFacts, refused: PendingPods, refusal: Refusal, fitting: 
     first = rows[0]
     if len(rows) == 1 and not data.is_own_limit(refusal, figures):
         used = amount_of(first.resource, first.used)
-        return LimitCause(
+        return StageResult(
             "ClusterFull",
             f"{sentences.capital(needs)}, and {data.given_by(refusal.queue, figures, refusal)}: {used} used",
         )
@@ -187,7 +187,7 @@ def over_limit(data: JobFacts, refused: PendingPods, refusal: Refusal, fitting: 
     facts = [fact for row in rows for fact in sentences.users(row)]
     counts = dict.fromkeys((starts, 1)) if len(rows) > 1 and not is_gang else (starts if is_gang else 1,)
     claims = [one for pods in counts if (one := _claim(data, rows, per_pod, pods, is_gang=is_gang)) is not None]
-    return LimitCause("OverQuota", summary, facts, claims)
+    return StageResult("OverQuota", summary, facts, claims)
 
 
 def _refusing_rows(data: JobFacts, refusal: Refusal, figures: Figures) -> list[LimitUse]:
@@ -228,9 +228,9 @@ def _claim(data: JobFacts, rows: Sequence[LimitUse], per_pod: float, pods: int, 
         missing = row.used + pods * per_pod - (row.quota or 0.0)
         if missing <= 0:  # pods of other templates take the rest
             return None
-        released = f"{quantity(row.resource, missing)} of queue {row.queue} {form(missing, 'becomes', 'become')} free"
-        text = f"{who} when {released}, or with a quota of {amount_of(row.resource, row.used + pods * per_pod)}"
-        return QuotaClaim(text, ((row.queue, row.resource, row.used + pods * per_pod),), pods)
+        quota = row.used + pods * per_pod
+        text = _when(who, f"queue {row.queue}", row.resource, 0.0 if data.queue.ahead else missing, quota)
+        return QuotaClaim(text, ((row.queue, row.resource, quota),), pods)
     if len({row.queue for row in rows}) > 1:
         return None
     more = max(pods * per_pod + row.used - (row.quota or 0.0) for row in rows)
@@ -238,6 +238,14 @@ def _claim(data: JobFacts, rows: Sequence[LimitUse], per_pod: float, pods: int, 
     either = "either card" if len(rows) == 2 else f"any of the {len(rows)} cards"
     text = f"{who} with a quota of {amount_of(rows[0].resource, more)} more of {either}{where}"
     return QuotaClaim(text, tuple((row.queue, row.resource, (row.quota or 0.0) + more) for row in rows), pods)
+
+
+def _when(who: str, queue: str, resource: str, missing: float, quota: float) -> str:
+    """What starts a job: an amount that becomes free, or a quota. `missing`: 0 where jobs ahead take what is free."""
+    if not missing:
+        return f"{who} with a quota of {quantity(resource, quota)} of {queue}"
+    released = f"{quantity(resource, missing)} of {queue} {form(missing, 'becomes', 'become')} free"
+    return f"{who} when {released}, or with a quota of {amount_of(resource, quota)}"
 
 
 def quota_beside(data: JobFacts) -> list[str]:

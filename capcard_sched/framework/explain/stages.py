@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from capcard_sched.framework.close.podgroups import refusal_of
 from capcard_sched.framework.explain import node_causes, sentences
-from capcard_sched.framework.explain.limit_causes import admits_nothing, not_admitted, over_limit
+from capcard_sched.framework.explain.limit_causes import StageResult, admits_nothing, not_admitted, over_limit
 from capcard_sched.framework.explain.never import NEVER, never_causes
 from capcard_sched.framework.explain.sentences import amount_of, amounts, form
 from capcard_sched.model.groups import shortages_of
@@ -17,25 +17,14 @@ from capcard_sched.model.reasons import QUEUE_NOT_OPEN
 from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, PodGroupPhase, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from capcard_sched.framework.explain.job_facts import JobFacts
-    from capcard_sched.framework.explain.limit_causes import QuotaClaim
     from capcard_sched.model.diagnosis import PendingPods, Stage
     from capcard_sched.model.job import Task
 
 #: Hooks whose refusal of a job keeps it from being admitted, or from being scheduled at all.
 _ADMISSION_HOOKS: Final = frozenset({"job_enqueueable", "job_valid", "session"})
-
-
-class StageResult(NamedTuple):
-    """The stage, its answer in one sentence, and further sentences."""
-
-    stage: Stage
-    summary: str
-    facts: Sequence[str] = ()
-    #: Sentences of which the first one that a trial shows is printed.
-    claims: Sequence[QuotaClaim] = ()
 
 
 def decide(data: JobFacts) -> StageResult:
@@ -58,12 +47,15 @@ def decide(data: JobFacts) -> StageResult:
 
 def _queue_admits_nothing(data: JobFacts) -> StageResult | None:
     """A queue that does not exist or is not open; what else keeps the job from starting follows."""
-    if data.queue.state != "missing" and not (data.refusals and data.refusals[0].reason == QUEUE_NOT_OPEN.code):
-        return None
-    if not data.refusals:
+    state = data.queue.state
+    is_refused = bool(data.refusals) and data.refusals[0].reason == QUEUE_NOT_OPEN.code
+    is_closed = state in {"Closed", "Closing"} and data.job.phase is PodGroupPhase.PENDING
+    if not data.refusals or not (state == "missing" or is_refused or is_closed):
         return None
     causes, facts = never_causes(data)
-    return StageResult(*not_admitted(data, data.refusals[0]))._replace(facts=[*map(sentences.capital, causes), *facts])
+    # A refusal of the time before the queue was closed.
+    too = [] if is_refused or state == "missing" else [not_admitted(data, data.refusals[0]).summary]
+    return StageResult("NotAdmitted", admits_nothing(data), [*map(sentences.capital, causes), *facts, *too])
 
 
 def _never(data: JobFacts) -> StageResult | None:
@@ -85,7 +77,7 @@ def _not_admitted(data: JobFacts) -> StageResult | None:
         return StageResult("NoNodeFits", f"{text}{': ' if summary else ''}{sentences.lower(summary)}", facts)
     if first.hook not in _ADMISSION_HOOKS:  # a deadline, or the head of a FIFO queue
         return StageResult("NotTried", sentences.capital(sentences.plain(first.message)))
-    return StageResult(*not_admitted(data, first))
+    return not_admitted(data, first)
 
 
 def _without_subgroups(data: JobFacts) -> StageResult | None:
@@ -112,12 +104,11 @@ def _not_placed(data: JobFacts) -> StageResult:
     found: list[StageResult] = []
     for pods in data.pending:
         if pods.outcome == "refused" and (refusal := data.refusal_of(pods)) is not None:
-            cause = over_limit(data, pods, refusal, fitting)
-            result = StageResult(*cause)
+            result = over_limit(data, pods, refusal, fitting)
             if fitting:
                 result = result._replace(
                     stage="GangWaiting",
-                    summary=f"{node_causes.partly(data, fitting)}: {sentences.lower(cause.summary)}",
+                    summary=f"{node_causes.partly(data, fitting)}: {sentences.lower(result.summary)}",
                 )
             found.append(result)
         elif pods.outcome == "unfit" and fitting:

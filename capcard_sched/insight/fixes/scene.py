@@ -84,6 +84,7 @@ class Scene:
             found.setdefault(display_name(job), []).append(job)
         return found
 
+    @cached_property
     def cards(self) -> set[str]:
         """The cards that nodes provide."""
         state = self.core.snapshot().state

@@ -298,7 +298,7 @@ class _FixFinder:
         fix = describe_fix(self._core, self._view, self._job, self._subject.owner, changes)
         return msgspec.structs.replace(
             fix,
-            restarted=self._prepared(changes).restarted,
+            restarted=tried.restarted,
             evicted=tried.difference.evicted,
             started=self._names(key for key in tried.difference.started if key != own and key not in before),
             delayed=self._names(dict.fromkeys((*(key for key in ahead if key in pending), *delayed))),

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import itertools
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from capcard_sched.insight.fixes.change import ProposedChange
 from capcard_sched.insight.fixes.scene import Scene
+from capcard_sched.model.annotations import NODE_UNSCHEDULABLE
+from capcard_sched.model.node_conditions import conditions_of
 from capcard_sched.model.queue import ancestors
+from capcard_sched.model.selectors import untolerated_taint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capcard_sched.framework.core import Core
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.insight.fixes.change import Target
+    from capcard_sched.insight.fixes.change import Candidate, Target
     from capcard_sched.insight.object_view import Json, ObjectView
     from capcard_sched.model.diagnosis import JobDiagnosis, LimitUse
     from capcard_sched.model.job import Job, Node, Task
@@ -26,6 +30,21 @@ if TYPE_CHECKING:
 MOST_CHOICES: Final = 4
 #: Outcomes of pods that have a node already.
 FITTING: Final = frozenset({"schedulable", "pipelined"})
+
+
+class ExcludedNode(NamedTuple):
+    """A node that is cordoned, or has a taint `key=value:effect`, and otherwise fits a number of pods."""
+
+    pods: int
+    is_cordoned: bool
+    taint: str
+    name: str
+
+    def changes(self) -> Candidate:
+        """What admits pods to it."""
+        target = ("Node", "", self.name)
+        cordoned = (ProposedChange("Uncordon", target),) if self.is_cordoned else ()
+        return (*cordoned, ProposedChange("Untaint", target, self.taint)) if self.taint else cordoned
 
 
 class Situation:
@@ -110,3 +129,37 @@ class Situation:
         table = self.state.nodes
         free = (table.allocatable[node.row] - table.used[node.row])[wanted]
         return max(0, int((free // request[wanted]).min())) if len(wanted) else 1
+
+    @cached_property
+    def excluded_nodes(self) -> list[ExcludedNode]:
+        """Nodes that one change opens to the needed pods, the best first. Not those that need repair."""
+        if not self.needed:
+            return []
+        task = self.needed[0]
+        found: list[ExcludedNode] = []
+        for node in self.state.nodes.by_name.values():
+            others = [one for one in node.taints if one.key != NODE_UNSCHEDULABLE]
+            taint = untolerated_taint(others, task.cls.tolerations)
+            if (
+                (not node.unschedulable and taint is None)
+                or conditions_of(node.taints)
+                or not self._is_ready(node.name)
+            ):
+                continue
+            if fits := self.fits(node, task):
+                found.append(ExcludedNode(fits, node.unschedulable, taint.text if taint is not None else "", node.name))
+        return sorted(found, key=lambda row: (bool(row.taint), -row.pods, row.name))
+
+    def first_that_fit(self, rows: Sequence[ExcludedNode]) -> Sequence[ExcludedNode]:
+        """The first rows that fit the pods that have no node; all rows when they do not."""
+        short = max(1, len(self.needed) - self.fitting())
+        for count in range(1, len(rows)):
+            if sum(row.pods for row in rows[:count]) >= short:
+                return rows[:count]
+        return rows
+
+    def _is_ready(self, name: str) -> bool:
+        """False for a node whose kubelet reports, or lets expire, another condition; taints follow later."""
+        node = self.view.get("Node", "", name) or {}
+        conditions = (node.get("status") or {}).get("conditions") or ()
+        return all(one.get("status") == "True" for one in conditions if one.get("type") == "Ready")

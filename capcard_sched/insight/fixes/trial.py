@@ -42,6 +42,8 @@ class FixTrial(msgspec.Struct, frozen=True):
     difference: StateDifference
     #: Pods of the job on nodes at the end.
     placed: int = 0
+    #: Running pods of the job that end and are created anew.
+    restarted: tuple[str, ...] = ()
     #: Where the job does not start: the diagnosis of the state at the end, and its candidates.
     summary: str = ""
     further: tuple[tuple[ProposedChange, ...], ...] = ()
@@ -108,11 +110,6 @@ class FixTrialRun:
         self._deltas = self._execution.deltas()
         self.conf = self._execution.conf
 
-    @property
-    def restarted(self) -> tuple[str, ...]:
-        """Running pods of the job that end and are created anew."""
-        return tuple(self._execution.restarted)
-
     def result(self, only: str = "") -> FixTrial:
         """Run sessions until nothing happens. In a copy of the core."""
         core, key = self._core, self._subject.key
@@ -121,12 +118,13 @@ class FixTrialRun:
         job = core.snapshot().state.jobs.get(key)
         if job is None:
             return FixTrial(False, difference)
+        restarted = tuple(self._execution.restarted)
         reached = _reached(self._subject, job)
         if reached or self._is_last:
-            return FixTrial(reached, difference, job.ready_tasks)
+            return FixTrial(reached, difference, job.ready_tasks, restarted)
         found = diagnose_job(core.snapshot(), job)
         further = candidates(core, self._view, job, self._subject.owner, found)
-        return FixTrial(False, difference, job.ready_tasks, found.summary, further)
+        return FixTrial(False, difference, job.ready_tasks, restarted, found.summary, further)
 
     def _react(self, core: Core, intents: Sequence[Intent]) -> list[Delta]:
         """Pods run after their binding, and can be evicted for others; the controller of a vcjob creates its pods."""

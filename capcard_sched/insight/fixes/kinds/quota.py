@@ -41,7 +41,7 @@ class QuotaFix(FixKind):
         if not wanted or row.quota is None:
             return None
         present = int(row.quota)
-        if queue is not None and (repaired := repaired_quota(queue, situation.scene.cards())) is not None:
+        if queue is not None and (repaired := repaired_quota(queue, situation.scene.cards)) is not None:
             present = max(present, repaired.get(row.resource, 0))
             if wanted <= present:  # the repair alone suffices
                 return ProposedChange("RepairQueue", target)

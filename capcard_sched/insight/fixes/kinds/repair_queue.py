@@ -40,7 +40,7 @@ class RepairQueueFix(FixKind):
         """The queue, and its ancestors."""
         for queue in situation.queues:
             found = situation.view.get(QUEUE, "", queue.name)
-            if found is not None and repaired_quota(found, situation.scene.cards()) is not None:
+            if found is not None and repaired_quota(found, situation.scene.cards) is not None:
                 yield (ProposedChange("RepairQueue", (QUEUE, "", queue.name)),)
 
     def edit(self, change: ProposedChange, scene: Scene) -> None:
@@ -52,11 +52,11 @@ class RepairQueueFix(FixKind):
         queue = scene.view.get(*change.target) or {}
         renamed = Spelling().misspelt(annotations_of(queue))
         texts = [f"annotation {wrong} becomes {right}" for wrong, right in renamed.items()]
-        before, after = _quota(queue), repaired_quota(queue, scene.cards()) or {}
+        before, after = _quota(queue), repaired_quota(queue, scene.cards) or {}
         if before is None:
             texts.append(f"{CARD_QUOTA} becomes a JSON object")
         for card, amount in (before or {}).items():
-            meant = _meant(card, before or {}, scene.cards())
+            meant = _meant(card, before or {}, scene.cards)
             if meant != card:
                 texts.append(f"card {card} of the quota becomes {meant}")
             if meant not in after:
@@ -68,7 +68,7 @@ class RepairQueueFix(FixKind):
 
 def repair(queue: Json, scene: Scene) -> None:
     """Rename misspelt annotations, and write the quota correctly."""
-    quota = repaired_quota(queue, scene.cards())
+    quota = repaired_quota(queue, scene.cards)
     for wrong, right in Spelling().misspelt(annotations_of(queue)).items():
         value = annotations_of(queue)[wrong]
         annotate(queue, wrong, None)

@@ -8,7 +8,6 @@ from capcard_sched.controllers.objects import spec
 from capcard_sched.insight.changes import set_spec
 from capcard_sched.insight.fixes.change import Candidate, ProposedChange
 from capcard_sched.insight.fixes.kind import FixKind
-from capcard_sched.insight.fixes.kinds.untaint import excluded_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +28,7 @@ class TolerateFix(FixKind):
 
     def propose(self, situation: Situation) -> Iterator[Candidate]:
         """The taints of the nodes with the most free places."""
-        taints = dict.fromkeys(row.taint for row in excluded_nodes(situation) if row.taint)
+        taints = dict.fromkeys(row.taint for row in situation.excluded_nodes if row.taint)
         for taint in list(taints)[:_MOST_TAINTS]:
             yield (ProposedChange("Tolerate", situation.target, taint),)
 

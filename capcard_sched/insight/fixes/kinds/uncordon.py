@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from capcard_sched.insight.changes import set_unschedulable
 from capcard_sched.insight.fixes.kind import FixKind
-from capcard_sched.insight.fixes.kinds.untaint import excluded_nodes, first_that_fit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,9 +25,9 @@ class UncordonFix(FixKind):
 
     def propose(self, situation: Situation) -> Iterator[Candidate]:
         """As many nodes as the needed pods take: those without a taint, or all that are excluded."""
-        excluded = excluded_nodes(situation)
+        excluded = situation.excluded_nodes
         for rows in ([row for row in excluded if not row.taint], excluded):
-            taken = first_that_fit(situation, rows)
+            taken = situation.first_that_fit(rows)
             yield tuple(change for row in taken for change in row.changes())
 
     def edit(self, change: ProposedChange, scene: Scene) -> None:
