@@ -120,8 +120,10 @@ class Enqueue(Action):
             if job is None or job.phase is not _INQUEUE:
                 continue
             try:
-                if session.exceeded_limit(job) is not None and not session.dispatch.votes("job_enqueueable", job)[0]:
-                    session.requeue(job)
+                with session.assume_admission():
+                    is_impossible = session.exceeded_limit(job) is not None
+                    if is_impossible and not session.dispatch.votes("job_enqueueable", job)[0]:
+                        session.requeue(job)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 session.record_hook_error(job, error)
 

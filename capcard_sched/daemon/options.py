@@ -30,6 +30,7 @@ from capcard_sched.daemon.common_options import (
 from capcard_sched.daemon.compat_flags import CompatFlags
 from capcard_sched.daemon.flag_values import AddressFlag, LabelMatch
 from capcard_sched.framework.session.half_gangs import HALF_GANG_SECONDS
+from capcard_sched.model.autoscaling import AutoscalingOptions
 from capcard_sched.model.timestamps import format_duration
 
 SCHEDULING: Final = Group("Scheduling", sort_key=2)
@@ -90,6 +91,13 @@ class Options(LeaderOptions):
     ] = HALF_GANG_SECONDS
     """How long a gang with bound pods that never had its minimum, for example after its leader was killed, is scheduled
     before all other jobs. Its bound pods are evicted afterwards. 0: never."""
+
+    pod_pending_reasons: Annotated[Literal["precise", "volcano"], flag(SCHEDULING)] = "precise"
+    """Reasons of the pod condition PodScheduled. precise: Unschedulable, for which cluster autoscalers add nodes, only
+    for pods that have quota and lack nodes; docs/autoscaling.md has the others. volcano: those of Volcano."""
+
+    node_autoscaling: Annotated[bool, switch(SCHEDULING)] = False
+    """Admit jobs that only the size of the cluster holds back, so that an autoscaler adds nodes for their pods."""
 
     default_queue: Annotated[str, flag(SCHEDULING, values.name, metavar="NAME")] = "default"
     """Queue of PodGroups that name none; created at startup if it does not exist."""
@@ -185,6 +193,13 @@ class Options(LeaderOptions):
     def lease_namespace(self) -> str:
         """Namespace of the Lease; "" is the namespace of the scheduler."""
         return self.lock_object_namespace or self.leader_elect_resource_namespace
+
+    @property
+    def autoscaling(self) -> AutoscalingOptions:
+        """The parameters of the core that autoscaling of nodes needs."""
+        return AutoscalingOptions(
+            precise_reasons=self.pod_pending_reasons == "precise", expects_nodes=self.node_autoscaling
+        )
 
     @property
     def component(self) -> str:

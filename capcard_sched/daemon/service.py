@@ -129,6 +129,7 @@ class Service:
             webhooks=connect,
             session_deadline=options.session_deadline,
             half_gang_timeout=options.half_gang_timeout,
+            autoscaling=options.autoscaling,
         )
         if options.record is not None:
             self._recording = Recording(
@@ -138,6 +139,7 @@ class Service:
                 default_queue=options.default_queue,
                 term_limits=limits,
                 half_gang_timeout=options.half_gang_timeout,
+                autoscaling=options.autoscaling,
                 on_end=self._recording_ended,
             )
         self._thread = SchedulerThread(

@@ -27,6 +27,7 @@ from capcard_sched.framework.step_result import CoreSnapshot as CoreSnapshot  # 
 from capcard_sched.framework.step_result import StepResult as StepResult  # noqa: PLC0414 -- a re-export
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import QUEUE_NAMESPACES
+from capcard_sched.model.autoscaling import DEFAULT_AUTOSCALING
 from capcard_sched.model.intents import EmitEvent, Intent
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.task_class import NO_ACCOUNTING
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.action import Action
     from capcard_sched.framework.session.session import FailureObserver
     from capcard_sched.framework.session.session_deadline import QueueCut
+    from capcard_sched.model.autoscaling import AutoscalingOptions
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.intents import Bind
     from capcard_sched.model.term_limits import TermLimits
@@ -74,6 +76,7 @@ class Core:
         webhooks: WebhookFactory | None = None,
         session_deadline: float = 0.0,
         half_gang_timeout: float = HALF_GANG_SECONDS,
+        autoscaling: AutoscalingOptions = DEFAULT_AUTOSCALING,
     ) -> None:
         """`timer` returns seconds for the report's timings, None for no timings.
 
@@ -89,7 +92,10 @@ class Core:
         #: Key of the job that a trial is about, "" outside of trials.
         self._target, self._is_paused = "", False
         self._observe: FailureObserver = lambda *_: None
-        self._closer, self._memory = SessionCloser(timer), CarryOver()
+        self._autoscaling = autoscaling
+        self._closer, self._memory = SessionCloser(timer, precise=autoscaling.precise_reasons), CarryOver()
+        if autoscaling.expects_nodes:
+            self._memory.expect_nodes()
         self._half_gangs, self._problem_events = HalfGangs(half_gang_timeout), ProblemEvents()
         self._sessions, self._webhooks = 0, webhooks
         #: The waiting jobs that sessions skip.
@@ -112,6 +118,7 @@ class Core:
             default_queue=state.default_queue,
             term_limits=state.term_limits,
             half_gang_timeout=self._half_gangs.timeout,
+            autoscaling=self._autoscaling,
         )
         if progress is not None:
             core._resume(progress)

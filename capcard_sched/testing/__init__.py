@@ -26,6 +26,7 @@ from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
 from capcard_sched.framework.core import Core, StepResult
 from capcard_sched.framework.placement.node_hooks import NodeHooks, SignatureHooks
 from capcard_sched.model import deltas
+from capcard_sched.model.autoscaling import DEFAULT_AUTOSCALING, AutoscalingOptions
 from capcard_sched.model.intents import Bind, ClaimBinding, EmitEvent, UpdatePodCondition, UpdatePodGroup
 from capcard_sched.model.objects import PodObject
 from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS
@@ -69,6 +70,7 @@ class Harness(ClusterObjects):
         on_commit: Callable[[list[Bind]], None] | None = None,
         term_limits: TermLimits = DEFAULT_TERM_LIMITS,
         session_deadline: float = 0.0,
+        autoscaling: AutoscalingOptions = DEFAULT_AUTOSCALING,
     ) -> None:
         """`plugins`, `actions`: classes to be found by name besides the installed ones; the rest as `Core` takes it."""
         super().__init__()
@@ -80,6 +82,7 @@ class Harness(ClusterObjects):
             term_limits=term_limits,
             webhooks=connect,
             session_deadline=session_deadline,
+            autoscaling=autoscaling,
         )
         self._on_commit = on_commit
         self.now = float(EPOCH)
@@ -91,6 +94,8 @@ class Harness(ClusterObjects):
         self.all_events: list[EmitEvent] = []
         self.phases: dict[str, str] = {}
         self._messages: dict[str, str] = {}
+        #: Reason and nominated node of the last `PodScheduled=False` of each pod, by name.
+        self.reasons: dict[str, tuple[str, str]] = {}
         self._run = run
 
     def _parse(self, conf: str | None) -> Conf:
@@ -126,6 +131,9 @@ class Harness(ClusterObjects):
                     self.events.append(intent)
                 case UpdatePodCondition():
                     self._messages[intent.name] = intent.message
+                    _, node = self.reasons.get(intent.name, ("", ""))
+                    written = intent.nominated_node
+                    self.reasons[intent.name] = intent.reason, node if written is None else written
                 case UpdatePodGroup():
                     self.phases[intent.name] = intent.phase
         self.all_events.extend(self.events)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
 from capcard_sched.model.cards import CARD, CardSyntaxError, parse_card_name
@@ -14,11 +14,13 @@ from capcard_sched.plugins.capacity_card.claim_cards import ClaimCards, ClaimDem
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
     from capcard_sched.plugins.capacity_card.card_inventory import CardInventory
 
+_Part: TypeAlias = tuple[str, int]
 #: Task classes, and results derived from them. Both caches are cleared beyond this size.
 _MAX_CLASSES = 4096
 
@@ -54,6 +56,8 @@ class CardDemand:
     inferred: bool = False
     #: The card is that of devices which ResourceClaims request.
     by_claims: bool = False
+    #: The demand in a cluster with nodes that offer its cards; None where some node does, or nothing tells the amount.
+    absent: CardDemand | None = None
     amount: int = field(init=False)
     several: bool = field(init=False)
     _fixed: dict[tuple[str, int], Charge] = field(init=False, default_factory=dict)
@@ -84,11 +88,18 @@ class CardDemands:
         self._demands: dict[TaskClass, CardDemand] = {}
         #: Results that others derive from demands, by their inputs.
         self.derived: dict[tuple[object, ...], Any] = {}
+        self._session: Session | None = None
+
+    def open(self, session: Session) -> None:
+        """Starts a session, which decides whether nodes with other cards count as existing."""
+        self._session = session
 
     def of(self, cls: TaskClass) -> CardDemand:
         demand = self._demands.get(cls)
         if demand is None:
             demand = self._demands[cls] = self._read(cls)
+        if demand.absent is not None and (session := self._session) is not None:
+            return demand.absent if session.growing or session.carry_over.expects_nodes else demand
         return demand
 
     @property
@@ -204,7 +215,23 @@ class CardDemands:
         card = "|".join(alternatives)
         amounts = tuple([each for each in ((CPU_KEY, cpu), (MEMORY_KEY, memory), *shares, (card, amount)) if each[1]])
         claim = Charge(amounts, card, amount, cls.id, not error, shares)
-        return CardDemand(claim, names, alternatives, error, unnamed, inferred, by_claims)
+        absent = None
+        if error and names and not by_claims and not any(map(self._inventory.resources_of, names)):
+            absent = self._absent(cls, names, amounts, shares)
+        return CardDemand(claim, names, alternatives, error, unnamed, inferred, by_claims, absent)
+
+    def _absent(
+        self, cls: TaskClass, names: tuple[str, ...], amounts: tuple[_Part, ...], shares: tuple[_Part, ...]
+    ) -> CardDemand | None:
+        """The demand of a pod whose cards no node offers: by the only extended resource that it requests."""
+        shared = self._inventory.shares
+        extended = [name for name in {*cls.requests, *cls.limits} if "/" in name and name not in shared]
+        counts = [amount for name in extended if (amount := _count(cls, name)) > 0]
+        if len(counts) != 1:
+            return None
+        card = "|".join(names)
+        claim = Charge((*amounts, (card, counts[0])), card, counts[0], cls.id, True, shares)
+        return CardDemand(claim, names, names, "", "")
 
     def _with_claims(self, cls: TaskClass, names: tuple[str, ...], claimed: ClaimDemand) -> tuple[str, ...]:
         """The card of claims, as the only one of the pod. Raises ChargeError."""

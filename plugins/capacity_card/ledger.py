@@ -373,6 +373,10 @@ class Ledger:
         self.recompute(account.queue)
         return account.quantities
 
+    def grown_quantities(self, account: JobAccount) -> JobQuantities:
+        """The quantities of a job in a cluster with nodes that offer its cards."""
+        return self._minimum.quantities(account.job, account.charges)
+
     def charges_of(self, job: Job | None) -> Mapping[str, Charge]:
         """The current charges of the pods of a job that hold quota, by uid."""
         account = self.jobs.get(job.key) if job is not None else None

@@ -84,6 +84,7 @@ class CapacityCard(CardReclaim):
 
     def open(self, session: Session) -> None:
         super().open(session)
+        self.demands.open(session)
         renamed = self.inventory.refresh(session, self.ledger.held_cards())
         self._renames += bool(renamed)
         # A change of everything includes a new accounting of shared devices.

@@ -69,7 +69,7 @@ class QuotaChecks(CardSelection):
 
     def setup(self) -> None:
         super().setup()
-        self._session: Session
+        self._session: Session | None = None
         self._queues: Mapping[str, Queue] = {}
         #: The refusals of the session and of earlier ones that still hold.
         self._refusal_of: Callable[[Task, str], Refusal | None] = lambda *_: None
@@ -82,6 +82,11 @@ class QuotaChecks(CardSelection):
 
     def open(self, session: Session) -> None:
         self._session, self._queues, self._refusal_of = session, session.queues, session.refusal_of
+
+    @property
+    def _is_growing(self) -> bool:
+        """Whether only limits of objects apply, none that follow from the size of the cluster."""
+        return self._session is not None and self._session.growing
 
     # --- admission of jobs ------------------------------------------------------------------------------------------
 
@@ -100,9 +105,11 @@ class QuotaChecks(CardSelection):
         if quantities.request_problem and not quantities.has_pods:
             row = INVALID_CARD_REQUEST
             return self._refusal(hook, queue.name, row, row.render(detail=quantities.request_problem))
+        account = self.ledger.jobs[job.key]
+        if quantities.error and self._is_growing:
+            quantities = self.ledger.grown_quantities(account)
         if quantities.error:
             return self._no_charge(hook, queue.name, quantities.error, pods_too=pods_too)
-        account = self.ledger.jobs[job.key]
         # cpu, memory, then cards in sorted order, then cards of ancestors
         for one in (account.queue, *account.queue.limiting):
             found = self._usage(account, one).shortage(quantities.need, same_card=self.ledger.same_card)
@@ -148,7 +155,7 @@ class QuotaChecks(CardSelection):
     def _usage_in(self, queue: QueueAccount, *, own: bool) -> QueueUsage:
         """max(0, allocated - elastic) + inqueue of a queue, or of its subtree; kept until they change."""
         book = queue.own if own else queue.subtree
-        if self._session.growing:
+        if self._is_growing:
             own_limit, kept = queue.quota.ceiling, None
         else:
             own_limit, kept = queue.quota.limit, self._usages.get((queue.name, own))
@@ -160,7 +167,7 @@ class QuotaChecks(CardSelection):
             used += book.inqueue
             groups = [one._replace(limit=scaled(one.limit, factor)) for one in queue.quota.groups]
             usage = QueueUsage(queue.name, used, lambda key: scaled(limit(key), factor), groups)
-            if self._session.growing:
+            if self._is_growing:
                 return usage
             kept = self._usages[queue.name, own] = book, book.version, usage
         return kept[2]
@@ -314,7 +321,7 @@ class QuotaChecks(CardSelection):
         self, hook: _Hook, queue: str, row: Reason, message: str, *, event: bool = True, pods_too: bool = False
     ) -> Refusal:
         key = queue, hook, row.code
-        self.refusals[key] = self.refusals.get(key, 0) + (not self._session.growing)
+        self.refusals[key] = self.refusals.get(key, 0) + (not self._is_growing)
         component = "" if hook == "job_enqueueable" else POD_COMPONENT
         return Refusal(
             hook, self.name, row.code, message, queue=queue, event=event, component=component, pods_too=pods_too

@@ -92,6 +92,7 @@ def decided(results: Sequence[StepResult]) -> dict[str, Any]:
         "locks": pairs({bind.name: bind.node_lock for bind in binds if bind.node_lock}, ":"),
         "events": together((shown(event.object), f" {event.reason}") for event in events),
         "texts": _texts(events),
+        "reasons": pairs({pod.name: pod.reason for pod in pods}, ":"),
         "pods": together((pod.name, f" {pod.reason}: {pod.message}") for pod in pods),
         "errors": lines(
             f"{error.plugin}.{error.hook} {error.error}" for result in results for error in result.report.errors

@@ -28,6 +28,7 @@ from capcard_sched.framework.conf.metrics_section import without_password
 from capcard_sched.framework.session.half_gangs import HALF_GANG_SECONDS
 from capcard_sched.framework.session.session_deadline import QueueCut
 from capcard_sched.input_files import open_input
+from capcard_sched.model.autoscaling import DEFAULT_AUTOSCALING, AutoscalingOptions
 from capcard_sched.model.deltas import Delta
 from capcard_sched.model.intents import Intent
 from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS, TermLimits
@@ -71,6 +72,8 @@ class Header(_Record, frozen=True):
     term_limits: TermLimits = DEFAULT_TERM_LIMITS
     #: Seconds; 0 evicts nothing, as before the field existed.
     half_gang_timeout: float = 0.0
+    #: The reasons of Volcano, as before the field existed.
+    autoscaling: AutoscalingOptions = AutoscalingOptions(precise_reasons=False)
 
 
 class ConfUsed(_Record, frozen=True):
@@ -159,6 +162,7 @@ class Recording:
         default_queue: str,
         term_limits: TermLimits = DEFAULT_TERM_LIMITS,
         half_gang_timeout: float = HALF_GANG_SECONDS,
+        autoscaling: AutoscalingOptions = DEFAULT_AUTOSCALING,
         max_bytes: int = DEFAULT_MAX_BYTES,
         on_end: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.time,
@@ -179,7 +183,8 @@ class Recording:
         self._written = 0
         self._packer = zlib.compressobj(6, zlib.DEFLATED, _GZIP_BITS) if path.suffix == ".gz" else None
         names = tuple(scheduler_names)
-        self._put(Header(FORMAT, __version__, clock(), names, default_queue, term_limits, half_gang_timeout))
+        header = Header(FORMAT, __version__, clock(), names, default_queue, term_limits, half_gang_timeout, autoscaling)
+        self._put(header)
         self.conf(conf)
         self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
         self._thread.start()

@@ -180,6 +180,7 @@ class _Replay:
                 header.default_queue,
                 term_limits=header.term_limits,
                 half_gang_timeout=header.half_gang_timeout,
+                autoscaling=header.autoscaling,
                 webhooks=connect,
             )
         elif self._other is None:

@@ -44,6 +44,14 @@ class _Written(NamedTuple):
     reported: bool
 
 
+class _Release(NamedTuple):
+    #: Key of the job of the pod, and the node whose pods are being released.
+    job: str
+    node: str
+    #: Unix seconds until which the pod waits for them.
+    end: float
+
+
 class PodConditions:
     """Writes the conditions of pending pods whose reason or message changed. One per core."""
 
@@ -52,13 +60,13 @@ class PodConditions:
         self._is_precise = precise
         self._claims = QuotaClaims()
         self._written: dict[str, _Written] = {}
-        #: Uid of a pod that waits for releasing pods to its job's key and the Unix seconds until which it does.
-        self._releasing: dict[str, tuple[str, float]] = {}
+        #: By uid, the pods that wait for releasing pods.
+        self._releasing: dict[str, _Release] = {}
 
     @property
     def next_wakeup(self) -> float | None:
         """Unix seconds of the next write without a change of the cluster; None for none."""
-        return min((end for _, end in self._releasing.values()), default=None)
+        return min((known.end for known in self._releasing.values()), default=None)
 
     def clear(self) -> None:
         """Drops the last writes: those of an earlier leader term may be lost."""
@@ -77,7 +85,7 @@ class PodConditions:
 
     def pop_expired(self, now: float) -> list[str]:
         """Keys of the jobs whose conditions are due, once each; `now` in Unix seconds."""
-        due = {uid: key for uid, (key, end) in self._releasing.items() if end <= now}
+        due = {uid: known.job for uid, known in self._releasing.items() if known.end <= now}
         waiting = {uid for uid in due if (known := self._written.get(uid)) is not None and known.reason == _RELEASE}
         return sorted({due[uid] for uid in waiting})
 
@@ -108,8 +116,8 @@ class PodConditions:
                 if repeats and job.key not in session.changed.jobs:
                     continue
             code, message, nominated = task_scheduling_reason(task, outcome, texts)
-            if reason == _RELEASE:
-                nominated = outcome.node if outcome is not None and outcome.kind == "pipelined" else ""
+            if reason == _RELEASE and outcome is not None and outcome.kind != "schedulable":
+                nominated = self._releasing[task.uid].node
             elif reason:
                 nominated = ""
             text = texts.with_missing_nodes(message) if reason == _UNSCHEDULABLE else message
@@ -143,6 +151,8 @@ class PodConditions:
             return reasons.UNSUPPORTED_FEATURE.code
         if outcome is not None and outcome.kind in ("schedulable", "pipelined") and job.key in session.pipelined_jobs:
             return self._release_reason(session, job, task, outcome)
+        if self._is_overdue(session, task, outcome):
+            return _RELEASE
         self._releasing.pop(task.uid, None)
         if outcome is not None and outcome.refusal is not None:
             reason = outcome.refusal.pending_reason.code
@@ -166,8 +176,16 @@ class PodConditions:
             node = session.nodes.by_name.get(outcome.node)
             leaving = [] if node is None else [t.grace for t in node.tasks.values() if t.status is TaskStatus.RELEASING]
             end = session.now + max(leaving, default=GRACE_SECONDS) + RELEASE_SECONDS
-            known = self._releasing[task.uid] = job.key, end
-        return _RELEASE if session.now < known[1] else _UNSCHEDULABLE
+            known = self._releasing[task.uid] = _Release(job.key, outcome.node, end)
+        return _RELEASE if session.now < known.end else _UNSCHEDULABLE
+
+    def _is_overdue(self, session: Session, task: Task, outcome: TaskOutcome | None) -> bool:
+        """Whether the pod waits for pods whose grace period is over, and may still wait."""
+        known = self._releasing.get(task.uid)
+        if known is None or session.now >= known.end or outcome is None or outcome.kind != "unfit":
+            return False
+        node = session.nodes.by_name.get(known.node)
+        return node is not None and any(other.status is TaskStatus.RELEASING for other in node.tasks.values())
 
 
 class _Texts:

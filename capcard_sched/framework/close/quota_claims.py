@@ -135,9 +135,7 @@ class _Trial:
         if not session.is_pending_phase(job):
             return session.guarded(job, lambda job: session.job_valid(job) is None) or False
         refusal = self._refusal_at_admission(job)
-        if refusal is None or refusal.in_order or refusal.figures is None:
-            return False
-        return refusal.limiter is None or refusal.limiter.kind == "cluster"
+        return refusal is not None and not refusal.in_order and refusal.plugin in self._voters
 
     def _refusal_at_admission(self, job: Job) -> Refusal | None:
         session, key = self._session, (reference(job), _ENQUEUE)

@@ -59,7 +59,7 @@ class CarryOver:
     """
 
     def __init__(self) -> None:
-        self._is_silent = self._leaves_out_counts = False
+        self._is_silent = self._leaves_out_counts = self._expects_nodes = False
         self._admissions: dict[str, AdmissionRefusal] = {}
         #: Refusals at admission, by key of a waiting job.
         self.admissions: Final[Mapping[str, AdmissionRefusal]] = self._admissions
@@ -92,6 +92,7 @@ class CarryOver:
         """The part that outlives a change of the scheduler-conf: nominations and results of evictions."""
         fresh = CarryOver()
         fresh._is_silent, fresh._leaves_out_counts = self._is_silent, self._leaves_out_counts
+        fresh._expects_nodes = self._expects_nodes
         fresh._nominations.update(self._nominations)
         fresh._expired_nominations.update(self._expired_nominations)
         fresh._refused_evictions.update(self._refused_evictions)
@@ -114,6 +115,15 @@ class CarryOver:
     def leaves_out_counts(self) -> bool:
         """Whether pods of protected jobs are not counted in searches for victims: nothing reads the counts."""
         return self._leaves_out_counts
+
+    @property
+    def expects_nodes(self) -> bool:
+        """Whether an autoscaler adds nodes for pending pods: the size of the cluster keeps no job from admission."""
+        return self._expects_nodes
+
+    def expect_nodes(self) -> None:
+        """Makes every session from now on expect nodes."""
+        self._expects_nodes = True
 
     def keep_silent(self, *, searches: bool = False) -> None:
         """Makes every session from now on silent; `searches`: `leaves_out_counts`, too, once it evicts."""

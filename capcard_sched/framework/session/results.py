@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from capcard_sched.framework.api.dispatch import HookFailed, error_text
@@ -18,6 +18,7 @@ from capcard_sched.model.refusal import Refusal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
+    from contextlib import AbstractContextManager
 
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.carry_over import CarryOver
@@ -187,6 +188,10 @@ class SessionResults(Snapshot):
             yield
         finally:
             self.growing = before
+
+    def assume_admission(self) -> AbstractContextManager[None]:
+        """Open it for votes on admission: with an autoscaler the size of the cluster does not limit them."""
+        return self.assume_growth() if self.carry_over.expects_nodes else nullcontext()
 
     # --- decisions --------------------------------------------------------------------------------------------------
 

@@ -173,7 +173,9 @@ class Session(SessionResults):
     def exceeded_limit(self, job: Job) -> ExceededLimit | None:
         """The limit of a queue that the minimum of a waiting job exceeds, or that of the nodes: it can never start."""
         found = None if job.is_ready() else self.dispatch.first("exceeded_limit", job)
-        return found if found or job.is_ready() else self.carry_over.node_places.shortage(self, self.dispatch, job)
+        if found or job.is_ready() or self.carry_over.expects_nodes:
+            return found
+        return self.carry_over.node_places.shortage(self, self.dispatch, job)
 
     def job_enqueueable(self, job: Job) -> tuple[bool, Refusal | None]:
         """Whether the job may leave phase Pending.
@@ -192,7 +194,8 @@ class Session(SessionResults):
         if known is not None and grounds is not None and known.version == grounds:
             self._keep_refusal(job, known._replace(is_repeated=True))
             return False, known.refusal
-        admitted, refusal = self.dispatch.votes("job_enqueueable", job)
+        with self.assume_admission():
+            admitted, refusal = self.dispatch.votes("job_enqueueable", job)
         self.carry_over.drop_admission(job.key)
         if not admitted and refusal is not None:
             if grounds is None:
@@ -217,12 +220,9 @@ class Session(SessionResults):
         barred = self.once(QueueAccess).refusal(job, "job_enqueueable")
         # Also of a job that its queue does not accept: limits that its minimum exceeds are reported all the same.
         grounds: list[object] = [job.uid, None if barred is None else barred.message]
-        for _, call in self.dispatch.entries("admission_version"):
-            token = call(job)
-            if token is None:
-                return None
-            grounds.append(token)
-        return tuple(grounds)
+        with self.assume_admission():
+            grounds += [call(job) for _, call in self.dispatch.entries("admission_version")]
+        return tuple(grounds) if None not in grounds[2:] else None
 
     def overused(self, queue: Queue) -> bool:
         """Whether the queue has all it deserves."""

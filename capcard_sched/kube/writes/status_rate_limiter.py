@@ -1,7 +1,8 @@
-"""Rate-limits status updates that differ from the last one only in numbers.
+"""Rate-limits status updates that differ from the last one only in numbers, and of pods only in the message.
 
-One more node changes the message of every pending pod: `0/11 nodes ...` becomes `0/12 nodes ...`. Such updates are
-written at doubling intervals; a change of text, phase or counts is written at once.
+One more node changes the message of every pending pod: `0/11 nodes ...` becomes `0/12 nodes ...`. Such updates of
+PodGroups are written at doubling intervals, those of pods at the longest one; a change of the reason of a pod, or of
+text, phase or counts of a PodGroup is written at once.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ class StatusRateLimiter:
         last = self._written.get(key)
         repeats = last is not None and last.text == text and now - last.at <= 2 * last.interval
         interval = min(2 * last.interval, LONGEST_SECONDS) if last is not None and repeats else FIRST_SECONDS
+        if isinstance(intent, UpdatePodCondition):
+            interval = LONGEST_SECONDS
         self._written.put(key, _Written(text, now, interval))
         self._written.drop_oldest(lambda written: now - written.at > 2 * LONGEST_SECONDS)
 
@@ -84,9 +87,9 @@ class StatusRateLimiter:
 
 
 def _without_counts(intent: Intent) -> object:
-    """The status without the numbers in its messages; None for a status without rate limit."""
+    """The status without its messages, or without their numbers; None for a status without rate limit."""
     if isinstance(intent, UpdatePodCondition):
-        return intent.reason, without_numbers(intent.message), intent.nominated_node
+        return intent.reason, intent.nominated_node
     if isinstance(intent, UpdatePodGroup):
         conditions = tuple(
             (row.type, row.status, row.reason, without_numbers(row.message)) for row in intent.conditions

@@ -32,6 +32,7 @@ from capcard_sched.daemon.diagnosis.replay import replay
 from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
 from capcard_sched.framework.core import StepResult
 from capcard_sched.framework.session.report import SessionReport
+from capcard_sched.model.autoscaling import DEFAULT_AUTOSCALING
 from capcard_sched.model.deltas import Delta, ObjectChanged, ObjectGone
 from capcard_sched.model.intents import Bind, Intent
 from capcard_sched.model.kinds import KubernetesObject
@@ -69,7 +70,9 @@ def test_a_recording_has_deltas_and_decisions_in_order(tmp_path: Path, name: str
     recording.failed("session", ValueError("oops"))
     recording.close(10)
     reader = RecordingReader(path)
-    assert reader.header == Header(2, __version__, 5.0, ("a", "b"), "d", half_gang_timeout=60.0)
+    assert reader.header == Header(
+        2, __version__, 5.0, ("a", "b"), "d", half_gang_timeout=60.0, autoscaling=DEFAULT_AUTOSCALING
+    )
     conf, *rest = list(reader)
     assert isinstance(conf, ConfUsed)
     assert conf.hash == default_conf(registry()).hash

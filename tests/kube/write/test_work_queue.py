@@ -275,53 +275,54 @@ def group(message: str, phase: str = "Pending", running: int = 0, session: str =
 @pytest.mark.parametrize(
     "first, second, held",
     [
-        pytest.param(pod("0/11 nodes"), pod("0/12 nodes"), True, id="numbers of a pod's message"),
-        pytest.param(pod("0/11 nodes"), pod("0/11 nodes: cpu"), False, id="words of a pod's message"),
-        pytest.param(pod("0/1 nodes"), pod("0/2 nodes", "n1"), False, id="a nominated node"),
-        pytest.param(pod("0/1 nodes"), pod("0/1 nodes", reason="Schedulable"), False, id="a reason"),
-        pytest.param(group("2/2 tasks"), group("1/2 tasks", session="s2"), True, id="numbers of a group's message"),
-        pytest.param(group("2/2 tasks"), group("2/2 tasks", phase="Inqueue"), False, id="a phase"),
-        pytest.param(group("2/2 tasks"), group("2/2 tasks", running=1), False, id="a count"),
-        pytest.param(UpdateQueueStatus("q", {"cpu": "1"}), UpdateQueueStatus("q", {"cpu": "2"}), False, id="a queue"),
+        pytest.param(pod("0/11 nodes"), pod("0/12 nodes"), 30.0, id="numbers of a pod's message"),
+        pytest.param(pod("0/11 nodes"), pod("0/11 nodes: cpu"), 30.0, id="words of a pod's message"),
+        pytest.param(pod("0/1 nodes"), pod("0/2 nodes", "n1"), 0.0, id="a nominated node"),
+        pytest.param(pod("0/1 nodes"), pod("0/1 nodes", reason="QuotaPending"), 0.0, id="a reason"),
+        pytest.param(group("2/2 tasks"), group("1/2 tasks", session="s2"), 1.0, id="numbers of a group's message"),
+        pytest.param(group("2/2 tasks"), group("2/2 tasks", phase="Inqueue"), 0.0, id="a phase"),
+        pytest.param(group("2/2 tasks"), group("2/2 tasks", running=1), 0.0, id="a count"),
+        pytest.param(UpdateQueueStatus("q", {"cpu": "1"}), UpdateQueueStatus("q", {"cpu": "2"}), 0.0, id="a queue"),
     ],
 )
-def test_only_a_change_of_numbers_in_messages_waits(first: StatusIntent, second: StatusIntent, held: bool) -> None:
+def test_only_a_change_of_messages_waits(first: StatusIntent, second: StatusIntent, held: float) -> None:
     pace, key = StatusRateLimiter(), key_of(first)
     assert pace.delay_until(key, first, 100.0) is None
     pace.record(key, first, 100.0)
-    assert pace.delay_until(key, second, 100.2) == (101.0 if held else None)
-    assert pace.delay_until(key, second, 101.0) is None, "long enough"
+    assert pace.delay_until(key, second, 100.2) == (100.0 + held if held else None)
+    assert pace.delay_until(key, second, 100.0 + held) is None, "long enough"
 
 
 def test_the_longer_numbers_go_on_changing_the_less_often_they_are_written() -> None:
     pace, now, gaps = StatusRateLimiter(), 100.0, []
     for count in range(9):
-        intent = pod(f"0/{count} nodes")
+        intent = group(f"{count}/9 tasks")
         pace.record(key_of(intent), intent, now)
-        until = pace.delay_until(key_of(intent), pod("0/99 nodes"), now)
+        until = pace.delay_until(key_of(intent), group("9/9 tasks"), now)
         assert until is not None
         gaps.append(until - now)
         now = until
     assert gaps == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0]
-    intent = pod("0/100 nodes")
+    intent = group("7/9 tasks")
     now += 2 * LONGEST_SECONDS + 1
     pace.record(key_of(intent), intent, now)
-    assert pace.delay_until(key_of(intent), pod("0/101 nodes"), now) == now + FIRST_SECONDS, (
+    assert pace.delay_until(key_of(intent), group("8/9 tasks"), now) == now + FIRST_SECONDS, (
         "quiet for long: from the start"
     )
 
 
-def test_a_delayed_status_is_written_when_its_text_changes() -> None:
+def test_a_delayed_status_is_written_when_its_reason_changes() -> None:
     pace, key = StatusRateLimiter(), key_of(pod(""))
+    over = pod("over quota", reason="QuotaPending")
     assert not pace.may_advance(key, pod("0/1 nodes"), 100.0), "nothing is held back"
     pace.record(key, pod("0/1 nodes"), 100.0)
     pace.delay_until(key, pod("0/2 nodes"), 100.1)
     assert not pace.may_advance(key, pod("0/3 nodes"), 100.2)
-    assert pace.may_advance(key, pod("no volume"), 100.2)
-    assert not pace.may_advance(key, pod("no volume"), 100.2), "once"
+    assert pace.may_advance(key, over, 100.2)
+    assert not pace.may_advance(key, over, 100.2), "once"
     pace.delay_until(key, pod("0/2 nodes"), 100.3)
     pace.forget(key)
-    assert not pace.may_advance(key, pod("no volume"), 100.4)
+    assert not pace.may_advance(key, over, 100.4)
 
 
 def test_a_write_is_forgotten_when_it_delays_no_other() -> None:
