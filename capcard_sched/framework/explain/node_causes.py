@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capcard_sched.framework.explain.job_facts import JobFacts
-    from capcard_sched.model.diagnosis import CardCapacity, NodeUse, PendingPods
+    from capcard_sched.model.diagnosis import CardCapacity, NodeUse, PendingPods, RejectedNodes
 
 #: Nodes that get a sentence each.
 _MOST_NODES: Final = 3
@@ -34,18 +34,24 @@ def no_node(data: JobFacts, pods: PendingPods, *, restricted: bool = False) -> t
     causes = [row for row in pods.nodes if row.decides]
     short = [] if restricted else _short_rows(data, pods)
     facts = [*_nodes(data, short), *quota_beside(data)]
-    texts = [row.text for row in causes if not _is_of(row.reason, short)]
+    rows = [row for row in causes if not _is_of(row.reason, short)]
+    texts = [row.text for row in rows]
     if short:
         of_cards = [row for row in short if row.card != row.resource]
         groups = [of_cards, *([row] for row in short if row not in of_cards)] if of_cards else [[row] for row in short]
         first, *more = map(_largest_block, groups)
-        return (f"{first}; {texts[0]}" if texts else first), [*more, *map(capital, texts[1:]), *facts]
+        return (f"{first}; {texts[0]}" if texts else first), [*more, *map(_fact, rows[1:]), *facts]
     if not causes:
         return f"No node fits: {plain(pods.message)}", facts
     cards = " or ".join(data.cards_of_pods.get(pods.names[0], ()))
     excluded = all(row.reason == CORDONED or row.reason.startswith(TAINTED) for row in causes)
     head = f"No node with {cards} accepts the pods" if cards and excluded else "No node fits"
-    return f"{head}: {texts[0]}", [*map(capital, texts[1:]), *facts]
+    return f"{head}: {texts[0]}", [*map(_fact, rows[1:]), *facts]
+
+
+def _fact(row: RejectedNodes) -> str:
+    """A sentence of its own, which may begin with the name of a node."""
+    return row.text if row.names and row.text.startswith(row.names[0]) else capital(row.text)
 
 
 def gang_waits(data: JobFacts, pods: PendingPods, fitting: int) -> tuple[str, list[str]]:
