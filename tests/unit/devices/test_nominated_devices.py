@@ -35,7 +35,7 @@ def _claim(name: str, consumer: str = "", device: str = "g0") -> ObjectChanged:
 
 def _harness() -> Harness:
     harness = Harness(_CONF)
-    harness.node("n1", cpu=8)
+    harness.node("n1", cpu="8")
     harness.queue("q")
     pool = {"name": "n1", "generation": 1, "resourceSliceCount": 1}
     spec = {"driver": "d", "nodeName": "n1", "pool": pool, "devices": [{"name": "g0"}, {"name": "g1"}]}
