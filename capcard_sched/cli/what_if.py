@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: Exit status: a job no longer starts, waits longer, or loses more pods to evictions.
 WORSE: Final = 3
-_QUOTA: Final = re.compile(r"(?P<queue>[^/=]+)/(?P<card>[^=|]+)=(?P<quota>\d+)")
+_QUOTA: Final = re.compile(r"(?P<queue>[^/=]+)/(?P<card>[^=]+)=(?P<quota>\d+)")
 _COPIES: Final = re.compile(r"(?P<count>[1-9]\d{0,4})x(?P<template>.+)")
 
 
@@ -159,13 +159,15 @@ def _quota(text: str) -> QuotaChange:
 def _warn_of_unknown_cards(quotas: Sequence[QuotaChange], scenario: Scenario) -> None:
     """A quota of a card without nodes is allowed: nodes come later. A misspelt one has no effect."""
     from capcard_sched.framework.explain.sentences import nearest
+    from capcard_sched.insight.claim_checks import device_cards
     from capcard_sched.validation.inventory import Inventory
 
-    known = Inventory(entry.object for entry in scenario.entries).cards if quotas else {}
-    for change in quotas:
-        if change.card not in known:
-            meant = f"; did you mean {close}?" if (close := nearest(change.card, known)) else ""
-            put_error(f"warning: --quota: no node provides card {change.card}{meant}")
+    objects = [entry.object for entry in scenario.entries] if quotas else []
+    known = {**Inventory(objects).cards, **device_cards(objects)}
+    for card in [card for change in quotas for card in change.card.split("|")]:
+        if card not in known:
+            meant = f"; did you mean {close}?" if (close := nearest(card, known)) else ""
+            put_error(f"warning: --quota: no node provides card {card}{meant}")
 
 
 def _copies(text: str) -> NodeCopies:

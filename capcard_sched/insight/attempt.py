@@ -23,7 +23,7 @@ from capcard_sched.insight.changes import Edits, remove_taint, set_card_quota, s
 from capcard_sched.insight.fixes.victims import unit_of
 from capcard_sched.insight.forked_copy import ForkedCopyError, RunningCopy
 from capcard_sched.insight.job_pods import pods_of_job
-from capcard_sched.insight.trial import PERIOD
+from capcard_sched.insight.trial import PERIOD, step_alone
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.deltas import Delta, ObjectGone
 from capcard_sched.model.diagnosis import JobDiagnosis
@@ -142,7 +142,7 @@ class JobAttempt:
         core.try_actions(core.snapshot().conf, key, only=key if alone else "", observe=attempt.observe)
         waiting = list(deltas)
         for _ in range(_SESSIONS):
-            result = core.step(waiting, now)
+            result = step_alone(core, waiting, now)
             waiting = [
                 ObjectGone("Pod", one.namespace, one.name, one.uid) for one in result.intents if isinstance(one, Evict)
             ]

@@ -10,6 +10,7 @@ import msgspec
 
 from capcard_sched.controllers.objects import annotations_of, key_of, meta, spec
 from capcard_sched.model.annotations import CARD_QUOTA, NODE_UNSCHEDULABLE
+from capcard_sched.model.cards import CardSyntaxError, parse_card_quota
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.kinds import KIND_BY_NAME, kind_of
 from capcard_sched.model.objects import Taint
@@ -89,7 +90,13 @@ def set_card_quota(queue: Json, card: str, quota: int) -> None:
             f"Queue {meta(queue)['name']}: metadata.annotations[{CARD_QUOTA}] is malformed: {text!r}"
         )
     same = (key for key in found if "|" in key and sorted(map(str.strip, key.split("|"))) == sorted(card.split("|")))
-    annotate(queue, CARD_QUOTA, json.dumps({**found, next(same, card): quota}))
+    changed = json.dumps({**found, next(same, card): quota})
+    if "|" in card:
+        try:
+            parse_card_quota(changed)
+        except CardSyntaxError as error:
+            raise UnknownObjectError(f"Queue {meta(queue)['name']}: quota of {card}: {error}") from None
+    annotate(queue, CARD_QUOTA, changed)
 
 
 def set_unschedulable(node: Json, value: bool) -> None:

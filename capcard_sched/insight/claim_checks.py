@@ -9,7 +9,7 @@ import msgspec
 from capcard_sched.cel.program import Program
 from capcard_sched.devices.claims import AllocationError, Claim, plan_claim
 from capcard_sched.devices.selectors import compile_selector
-from capcard_sched.framework.toolkit.device_cards import device_offers
+from capcard_sched.framework.toolkit.device_cards import accepted_cards, device_offers
 from capcard_sched.model.cards import CARD, discover_cards
 from capcard_sched.model.device_objects import (
     DeviceClaim,
@@ -171,13 +171,15 @@ class _Checks:
                         "warning", f"{field}[{index}].{key}", f"{message}: the pod stays pending", listed(names)
                     )
             if self._card_quotas:
-                yield from self._charges(namespace, claims, field)
+                yield from self._charges(namespace, claims, field, accepted_cards(template.annotations))
 
-    def _charges(self, namespace: str, claims: Sequence[PodClaim], field: str) -> Iterator[Finding]:
+    def _charges(
+        self, namespace: str, claims: Sequence[PodClaim], field: str, names: tuple[str, ...]
+    ) -> Iterator[Finding]:
         """The claims of a pod that card quotas do not support, and those that they do not count."""
         table = self._table
         self._cards.read(table.inventory, table.ledger.claims, table.templates)
-        demand = self._cards.demand(namespace, claims)
+        demand = self._cards.demand(namespace, claims, names)
         if demand.error:
             yield Finding("warning", field, f"{demand.error}: {_NEVER}")
         for device in self._cards.nameless(namespace, claims):

@@ -47,6 +47,7 @@ from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.kubelet import annotated_end
 from capcard_sched.simulation.run import SimulationOptions, SimulationRun
 from capcard_sched.simulation.scenario import Entry, Origin, Scenario, in_creation_order
+from capcard_sched.simulation.workloads.claims import without_consumers
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -249,14 +250,13 @@ class Forecast:
 
     def _starts_alone(self, job: UnfinishedJob) -> bool:
         """Whether the job starts with every other job ended. In a copy of the process."""
-        others = _others(self._state.objects, job.key)
         try:
-            return in_copy(partial(self._alone, others, job), _Trial).starts
+            return in_copy(partial(self._alone, _others(self._state.objects, job.key), job), _Trial).starts
         except ForkedCopyError:
             return True  # not known: no claim is made
 
     def _alone(self, others: set[str], job: UnfinishedJob) -> _Trial:
-        objects = [obj for obj in self._state.objects if meta(obj).get("uid") not in others]
+        objects = [without_consumers(obj, others) for obj in self._state.objects if meta(obj).get("uid") not in others]
         self._scheduler = _WatchedCore(self._scheduler.core.sibling(self._state.conf))
         run = self._loaded(objects)
         watch = _StartWatch({job.key: job}, run)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.core import Core
+    from capcard_sched.framework.step_result import StepResult
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.explanation import VictimsConsidered
     from capcard_sched.model.intents import Intent
@@ -95,7 +96,7 @@ def advance(
     evicted: list[EvictedInTrial] = []
     searches: Mapping[str, Mapping[str, VictimsConsidered]] = {}
     while sessions < max_sessions and quiet < _QUIET_SESSIONS:
-        result = core.step(deltas, now)
+        result = step_alone(core, deltas, now)
         evictions = [intent for intent in result.intents if isinstance(intent, Evict)]
         evicted += [_evicted(core, eviction) for eviction in evictions]
         if not sessions and (session := core.snapshot().session) is not None:
@@ -116,6 +117,15 @@ def advance(
         settled=quiet >= _QUIET_SESSIONS,
         searches={key: tuple(found[action] for action in sorted(found)) for key, found in sorted(searches.items())},
     )
+
+
+def step_alone(core: Core, deltas: Sequence[Delta], now: float) -> StepResult:
+    """A step of the core without controllers: the ResourceClaims of pods that are gone are released."""
+    state = core.snapshot().state
+    for delta in deltas if state.claims.claims else ():
+        if isinstance(delta, ObjectGone) and delta.kind == "Pod":
+            state.release_claims(delta.uid)
+    return core.step(deltas, now)
 
 
 def changed_usage(before: StateFigures, after: StateFigures) -> tuple[ChangedUsage, ...]:

@@ -147,6 +147,7 @@ class ClusterState:
         self.unplace = self._accounting.unplace
         self.set_binding = self._accounting.set_binding
         self.release = self._accounting.release
+        self.release_claims = self._device_table.release
         self.unrelease = self._accounting.unrelease
         #: By key of a job: allocated amounts of resources that no node offers, in base units.
         self.unoffered: Mapping[str, Counter[str]] = self._accounting.unoffered

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from capcard_sched.devices.claims import claim_facts
 from capcard_sched.devices.inventory import DeviceInventory
 from capcard_sched.devices.ledger import DeviceLedger
@@ -126,6 +128,15 @@ class DeviceTable:
     def _drop_template(self, key: str) -> None:
         self.templates.pop(key, None)
         self._changes.devices.add(f"ResourceClaimTemplate {key}")
+
+    def release(self, pod: str) -> None:
+        """Releases the claims of a pod, by uid, in place of the controller of claims: in trials. O(claims)."""
+        held = [claim for claim in self.ledger.claims.values() if pod in claim.consumers]
+        for claim in held:
+            left = claim.consumers - {pod}
+            allocation = claim.allocation if left else None
+            self.ledger.apply(msgspec.structs.replace(claim, consumers=left, allocation=allocation))
+            self._changes.devices.add(claim.key)
 
     def release_unused(self, tasks: Mapping[str, Task]) -> None:
         """Drops what is assumed for pods that are unbound or deleted, or reserved by now."""

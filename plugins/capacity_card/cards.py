@@ -187,7 +187,7 @@ class CardDemands:
             claimed = self.claims.of(cls) if cls.claims else ClaimDemand()
             if claimed.error or claimed.card:
                 by_claims = True
-                names = alternatives = self._with_claims(cls, names, claimed)
+                names = alternatives = self._with_claims(cls, claimed)
                 amount = claimed.amount
             elif not names:
                 unnamed = self._unnamed_resource(cls)
@@ -233,7 +233,7 @@ class CardDemands:
         claim = Charge((*amounts, (card, counts[0])), card, counts[0], cls.id, True, shares)
         return CardDemand(claim, names, names, "", "")
 
-    def _with_claims(self, cls: TaskClass, names: tuple[str, ...], claimed: ClaimDemand) -> tuple[str, ...]:
+    def _with_claims(self, cls: TaskClass, claimed: ClaimDemand) -> tuple[str, ...]:
         """The card of claims, as the only one of the pod. Raises ChargeError."""
         if claimed.error:
             raise ChargeError(claimed.error)
@@ -242,15 +242,14 @@ class CardDemands:
             raise ChargeError(
                 f"card resource <{resource}> and resourceClaims of card <{claimed.card}> together are not supported"
             )
-        if names and claimed.card not in names:
-            wanted = "|".join(names)
-            raise ChargeError(f"no device of card <{wanted}> matches the resourceClaims: they request <{claimed.card}>")
         return (claimed.card,)
 
     def _resource(self, cls: TaskClass, written: str, names: Collection[str], alternatives: Collection[str]) -> str:
         """The one resource name of the pod's cards. Raises ChargeError."""
         if not alternatives:
-            raise ChargeError(f"no resource name found for card <{written}>")
+            offered = self.claims.offered(names)
+            more = ": devices of ResourceSlices offer it, by a ResourceClaim" if offered else ""
+            raise ChargeError(f"no resource name found for card <{written}>{more}")
         sets = [self._inventory.resources_of(card) for card in alternatives]
         common = sorted(frozenset.intersection(*sets))
         if not common:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.cel.values import EvaluationError
 from capcard_sched.devices.claims import AllocationError, Claim, plan_claim
-from capcard_sched.framework.toolkit.device_cards import NVIDIA_DRIVER, card_of, device_offers
+from capcard_sched.framework.toolkit.device_cards import NVIDIA_DRIVER, accepted_cards, card_of, device_offers
 from capcard_sched.model.cards import CARD
 
 if TYPE_CHECKING:
@@ -95,16 +95,21 @@ class ClaimCards:
                 found[offer.card] = found.get(offer.card, 0) + offer.total * CARD
         return found
 
+    def offered(self, names: Iterable[str]) -> list[str]:
+        """Those of some cards that devices of ResourceSlices are."""
+        cards = {card for card, _ in self._devices}
+        return [name for name in names if name in cards]
+
     def of(self, cls: TaskClass) -> ClaimDemand:
         """The demand of the pods of a class."""
-        return self.demand(cls.namespace, cls.claims)
+        return self.demand(cls.namespace, cls.claims, accepted_cards(cls.annotations))
 
-    def demand(self, namespace: str, claims: Iterable[PodClaim]) -> ClaimDemand:
-        """The demand of a pod with these claims."""
+    def demand(self, namespace: str, claims: Iterable[PodClaim], names: tuple[str, ...] = ()) -> ClaimDemand:
+        """The demand of a pod with these claims. `names`: the cards that it accepts; () for all."""
         amounts: dict[str, int] = {}
         try:
             for each in claims:
-                for card, count in self._claimed(namespace, each).items():
+                for card, count in self._claimed(namespace, each, names).items():
                     amounts[card] = amounts.get(card, 0) + count * CARD
         except AllocationError as error:
             return ClaimDemand(error=str(error))
@@ -141,14 +146,14 @@ class ClaimCards:
         except AllocationError:
             return None
 
-    def _claimed(self, namespace: str, each: PodClaim) -> dict[str, int]:
+    def _claimed(self, namespace: str, each: PodClaim, names: tuple[str, ...]) -> dict[str, int]:
         """Card to devices of one claim. Raises AllocationError for a charge that is not supported."""
         plan = self._plan(namespace, each)
         if plan is None:
             return {}
         found: dict[str, int] = {}
         for alternatives in plan.requests:
-            for card, count in self._requested(plan, alternatives).items():
+            for card, count in self._requested(plan, alternatives, names).items():
                 found[card] = found.get(card, 0) + count
         if found and not each.template:
             raise AllocationError(
@@ -157,9 +162,15 @@ class ClaimCards:
             )
         return found
 
-    def _requested(self, plan: ClaimPlan, alternatives: tuple[RequestPlan, ...]) -> dict[str, int]:
+    def _requested(
+        self, plan: ClaimPlan, alternatives: tuple[RequestPlan, ...], names: tuple[str, ...]
+    ) -> dict[str, int]:
         """Card to devices of one request."""
-        each = {tuple(sorted(self._matching(request).items())) for request in alternatives if not request.admin_access}
+        each = {
+            tuple(sorted(self._matching(request, names).items()))
+            for request in alternatives
+            if not request.admin_access
+        }
         if len(each) > 1:
             raise AllocationError(
                 f"claim {plan.key}, request {alternatives[0].parent}: firstAvailable with different cards or counts is "
@@ -167,8 +178,8 @@ class ClaimCards:
             )
         return dict(next(iter(each))) if each else {}
 
-    def _matching(self, request: RequestPlan) -> dict[str, int]:
-        """Card to devices of one alternative."""
+    def _matching(self, request: RequestPlan, names: tuple[str, ...]) -> dict[str, int]:
+        """Card to devices of one alternative. `names` restricts the cards of NVIDIA's devices."""
         key = tuple([selector.program for selector in request.selectors])
         cards = self._cards.get(key)
         if cards is None:
@@ -178,13 +189,18 @@ class ClaimCards:
             for card, device in self._devices:
                 if _may_match(request, device):
                     cards[card] = cards.get(card, False) or device.is_shared
+        if names and any(cards):
+            accepted = {card: is_shared for card, is_shared in cards.items() if card in names}
+            if not accepted:
+                raise AllocationError(f"no device of card <{'|'.join(names)}> matches request {request.name}")
+            cards = {**accepted, **({"": False} if self._others_match(request) else {})}
         if not any(cards):
             return {}
         listed = ", ".join(card or "no card" for card in sorted(cards))
         if len(cards) > 1:
             raise AllocationError(
                 f"request {request.name} matches devices of several cards <{listed}>, which is not supported with card "
-                "quotas: select one model"
+                "quotas: select one model, or name it in volcano.sh/card.name"
             )
         if request.all_devices:
             raise AllocationError(f"request {request.name}: allocationMode All is not supported with card quotas")
@@ -193,6 +209,10 @@ class ClaimCards:
                 f"request {request.name}: allowMultipleAllocations of <{listed}> is not supported with card quotas"
             )
         return dict.fromkeys(cards, request.devices)
+
+    def _others_match(self, request: RequestPlan) -> bool:
+        """Whether devices of drivers without cards pass the selectors."""
+        return any(device.id[0] != NVIDIA_DRIVER and _may_match(request, device) for _, device in self._devices)
 
 
 def _may_match(request: RequestPlan, device: PoolDevice) -> bool:

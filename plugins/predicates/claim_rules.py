@@ -16,6 +16,7 @@ import numpy as np
 from capcard_sched.devices.allocator import CANNOT_ALLOCATE, Allocator, NodeError
 from capcard_sched.devices.claims import AllocationError, plan_claim
 from capcard_sched.framework.eviction.nominations import is_late
+from capcard_sched.framework.toolkit.device_cards import accepted_cards, is_accepted
 from capcard_sched.model.device_objects import MAX_CONSUMERS
 from capcard_sched.model.intents import ClaimAllocation
 from capcard_sched.model.kinds import CORE_API
@@ -61,16 +62,21 @@ class PodClaims(NamedTuple):
     held: tuple[str, ...] = ()
     #: The reason why the claims allow no node, "" without one.
     error: str = ""
+    #: The cards that `card.name` of the pod accepts; () for all.
+    cards: tuple[str, ...] = ()
 
 
-class _PreparedDevices:
-    """Refuses devices with binding conditions: waiting for them is not supported."""
+class _UsableDevices:
+    """Refuses cards that the pod does not accept, and devices with binding conditions, which are not supported."""
 
-    def __init__(self) -> None:
-        #: The first refused device; "" for none.
+    def __init__(self, cards: tuple[str, ...]) -> None:
+        self._cards = cards
+        #: The first refused device with binding conditions; "" for none.
         self.refused = ""
 
     def add(self, request: RequestPlan, device: PoolDevice) -> bool:
+        if self._cards and not request.admin_access and not is_accepted(device, self._cards):
+            return False
         if device.spec.binding_conditions:
             self.refused = self.refused or "/".join(device.id)
             return False
@@ -148,7 +154,11 @@ class ClaimRules:
                 if isinstance(plan, str):
                     return PodClaims(error=plan)
                 waiting.append(key)
-        return PodClaims(tuple(dict.fromkeys(allocated)), tuple(waiting), tuple(held) if waiting else ())
+        if not waiting:
+            return PodClaims(tuple(dict.fromkeys(allocated)))
+        return PodClaims(
+            tuple(dict.fromkeys(allocated)), tuple(waiting), tuple(held), cards=accepted_cards(task.cls.annotations)
+        )
 
     def _problem(self, task: Task, name: str, claim: Claim | None, *, generated: bool) -> str:
         """The reason why a claim allows no node, "" without one."""
@@ -199,9 +209,9 @@ class ClaimRules:
 
     def _reject_without_devices(self, claims: PodClaims, rows: NodeView, result: FilterResult) -> None:
         texts: list[str] = []
-        contents = tuple(_content(self._ledger.claims[key].spec) for key in claims.open)
+        contents = _content(claims.cards), *[_content(self._ledger.claims[key].spec) for key in claims.open]
         for row in rows.rows.tolist():
-            found = self._verdict(claims.open, contents, rows.nodes[row], future=rows.future)
+            found = self._verdict(claims, contents, rows.nodes[row], future=rows.future)
             if isinstance(found, AllocationError):
                 result.reject_all(Code.UNRESOLVABLE, str(found))
                 return
@@ -211,7 +221,7 @@ class ClaimRules:
                 rejected = np.array([each == text for each in texts], dtype=bool)
                 result.reject(rejected, Code.UNSCHEDULABLE, text)
 
-    def _verdict(self, keys: tuple[str, ...], contents: tuple[bytes, ...], node: Node, *, future: bool) -> Verdict:
+    def _verdict(self, claims: PodClaims, contents: tuple[bytes, ...], node: Node, *, future: bool) -> Verdict:
         """Why claims get no devices on a node. Kept for claims of equal content while the pools of the node stay."""
         pools = self._inventory.pools(node.name, node.labels)
         usage = self._ledger.future if future else self._ledger
@@ -219,7 +229,7 @@ class ClaimRules:
         known = self._verdicts.get((node.name, future, contents))
         if known is not None and known[0] == stamp:
             return known[1]
-        found = self._search(keys, node, usage)
+        found = self._search(claims, node, usage)
         verdict = None if isinstance(found, list) else found
         if verdict is None or str(verdict).startswith(CANNOT_ALLOCATE):  # other texts name the claim
             if len(self._verdicts) > _MOST_VERDICTS:
@@ -227,15 +237,15 @@ class ClaimRules:
             self._verdicts[node.name, future, contents] = stamp, verdict
         return verdict
 
-    def _search(self, keys: tuple[str, ...], node: Node, usage: DeviceUsage) -> Found:
-        plans = [plan for key in keys if not isinstance(plan := self._plan(self._ledger.claims[key]), str)]
-        prepared = _PreparedDevices()
-        allocator = Allocator(self._inventory, usage, node.name, node.labels, constraints=(prepared,))
+    def _search(self, claims: PodClaims, node: Node, usage: DeviceUsage) -> Found:
+        plans = [plan for key in claims.open if not isinstance(plan := self._plan(self._ledger.claims[key]), str)]
+        usable = _UsableDevices(claims.cards)
+        allocator = Allocator(self._inventory, usage, node.name, node.labels, constraints=(usable,))
         try:
             return allocator.allocate(plans)
         except NodeError as error:
-            if prepared.refused:
-                return NodeError(f"{CANNOT_ALLOCATE}: device {prepared.refused} uses {_UNSUPPORTED}")
+            if usable.refused:
+                return NodeError(f"{CANNOT_ALLOCATE}: device {usable.refused} uses {_UNSUPPORTED}")
             return error
         except AllocationError as error:
             return error
@@ -257,12 +267,12 @@ class ClaimRules:
         if claims.error:
             raise ClaimedDevicesTakenError(claims.error)
         future = task.status is TaskStatus.PIPELINED
-        found = self._search(claims.open, node, self._ledger) if claims.open and not future else []
+        found = self._search(claims, node, self._ledger) if claims.open and not future else []
         if claims.open and not (isinstance(found, list) and found):
             if not future:
                 self._early.add(task.uid)
             with self._ledger.retained(claims.held):
-                found = self._search(claims.open, node, self._ledger.future)
+                found = self._search(claims, node, self._ledger.future)
         if not isinstance(found, list):
             raise ClaimedDevicesTakenError(str(found))
         chosen = dict(zip(claims.open, found, strict=True))

@@ -163,15 +163,16 @@ def _renew_one(session: Session, statement: Statement, job: Job, task: Task) -> 
         if over_quota and session.dispatch.refusal("allocatable", queue, task) is not None:
             return False
         feasible = session.engine.feasible(session.engine.signature(queue, task))
-    leaving = over_quota or any(other.status is TaskStatus.RELEASING for other in node.tasks.values())
-    # Releasing pods may still hold ports and the like: until they are gone only resources count.
-    view = session.rows(np.array([node.row], dtype=np.intp))
-    if leaving and view.has_capacity(task.cls.fit_request, future=True)[0] and feasible[node.row]:
-        if task.cls.claims and not session.engine.fits(session.engine.signature(queue, task), node.row, future=True):
-            return False  # its devices are part of the nomination
+    if task.cls.claims:  # devices are part of the nomination; they may be reserved for pods that are gone already
+        has_place = session.engine.fits(session.engine.signature(queue, task), node.row, future=True)
+    else:
+        leaving = over_quota or any(other.status is TaskStatus.RELEASING for other in node.tasks.values())
+        # Releasing pods may still hold ports and the like: until they are gone only resources count.
+        view = session.rows(np.array([node.row], dtype=np.intp))
+        has_place = leaving and view.has_capacity(task.cls.fit_request, future=True)[0] and feasible[node.row]
+    if has_place:
         statement.pipeline(job, [task], [node])
-        return True
-    return False
+    return bool(has_place)
 
 
 def exclude_late_capacity(session: Session) -> None:

@@ -73,6 +73,13 @@ def _held_on(offers: Iterable[NodeCard]) -> Iterable[tuple[str, str, float]]:
             yield names[job], job.queue, in_units(resource, amount)
 
 
+def _may_request(cls: TaskClass, offer: NodeCard) -> bool:
+    """Whether pods of a class request a card as the node provides it: by ResourceClaims, or of a device plugin."""
+    if offer.holders is not None:
+        return bool(cls.claims)
+    return not cls.claims or bool(cls.requests.get(offer.resource))
+
+
 def _used(offer: NodeCard) -> float:
     """Used cards. Those of ResourceSlices are neither used nor free where a partition of the same device is used."""
     if offer.holders is not None:
@@ -190,7 +197,11 @@ class CapacityReader:
         return self._capacities[key]
 
     def _capacity(self, card: str, cls: TaskClass, per_pod: int, among: Collection[str]) -> CardCapacity:
-        offers = [offer for offer in self.nodes_with(card) if not among or offer.node.name in among]
+        offers = [
+            offer
+            for offer in self.nodes_with(card)
+            if (not among or offer.node.name in among) and _may_request(cls, offer)
+        ]
         resource = offers[0].resource if offers else card
         candidates: list[NodeCard] = []
         cordoned: list[NodeCard] = []

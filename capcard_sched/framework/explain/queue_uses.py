@@ -11,7 +11,7 @@ from capcard_sched.framework.explain.limits import card_figures, quota_samples, 
 from capcard_sched.framework.explain.stranded import StrandedReader
 from capcard_sched.framework.quota.limits import unenforced
 from capcard_sched.model.annotations import CARD_QUOTA
-from capcard_sched.model.cards import is_card_quota
+from capcard_sched.model.cards import CardSyntaxError, is_card_quota, parse_card_quota
 from capcard_sched.model.explanation import CardUse, QueueUse
 from capcard_sched.model.job import unoffered_amounts
 from capcard_sched.model.queue import ROOT, ancestors
@@ -83,8 +83,7 @@ def card_uses(snapshot: CoreSnapshot) -> dict[str, tuple[CardUse, ...]]:
     for card in {card for cards in figures.values() for card in cards} - totals.keys():
         # A resource that no plugin registers.
         totals[card] = sum(node.allocatable.get(card, 0) for node in snapshot.state.nodes.by_name.values()) / 1000
-    for card in [card for cards in figures.values() for card in cards if "|" in card]:
-        totals[card] = sum(totals.get(one, 0.0) for one in card.split("|"))
+    groups = {name: _groups(queue) for name, queue in queues.items()}
     free = {
         (queue, card): max(0.0, values["capacity"] - values.get("allocated", 0.0))
         for queue, cards in figures.items()
@@ -103,9 +102,11 @@ def card_uses(snapshot: CoreSnapshot) -> dict[str, tuple[CardUse, ...]]:
                 values.get("capacity"),
                 values.get("allocated", 0.0),
                 values.get("inqueue", 0.0),
-                totals.get(card, 0.0),
+                sum(totals.get(one, 0.0) for one in groups.get(queue, {}).get(card, (card,))),
                 queue,
-                min(_free_with_groups(free, one, card) for one in (queue, *limiting.get(queue, ())))
+                min(
+                    _free_with_groups(free, one, card, groups.get(one, {})) for one in (queue, *limiting.get(queue, ()))
+                )
                 if "capacity" in values
                 else None,
             )
@@ -116,14 +117,22 @@ def card_uses(snapshot: CoreSnapshot) -> dict[str, tuple[CardUse, ...]]:
     }
 
 
-def _free_with_groups(free: Mapping[tuple[str, str], float], queue: str, card: str) -> float:
+def _groups(queue: Queue) -> dict[str, frozenset[str]]:
+    """The keys of a card quota with several cards, each with its cards; none of a malformed annotation."""
+    try:
+        return {group.key: group.cards for group in parse_card_quota(queue.annotations.get(CARD_QUOTA)).groups}
+    except CardSyntaxError:
+        return {}
+
+
+def _free_with_groups(
+    free: Mapping[tuple[str, str], float], queue: str, card: str, groups: Mapping[str, frozenset[str]]
+) -> float:
     """The free quota of a card, or group, in a queue, within that of each group with it."""
-    cards = set(card.split("|"))
-    groups = (
-        amount for (one, key), amount in free.items() if one == queue and "|" in key and cards <= set(key.split("|"))
-    )
-    own = free.get((queue, card), float("inf") if "|" in card else 0.0)
-    return min((own, *groups))
+    cards = groups.get(card, frozenset((card,)))
+    limits = [free.get((queue, key), 0.0) for key, members in groups.items() if cards <= members]
+    own = float("inf") if "|" in card and limits else free.get((queue, card), 0.0)
+    return min((own, *limits))
 
 
 def _without_column(snapshot: CoreSnapshot, queues: Mapping[str, Queue]) -> dict[str, Counter[str]]:

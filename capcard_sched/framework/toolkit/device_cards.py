@@ -6,8 +6,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.devices.constraints import attribute_value
 from capcard_sched.devices.totals import device_pools, fitting_devices
+from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
+from capcard_sched.model.cards import CardSyntaxError, parse_card_name
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
     from capcard_sched.devices.inventory import DeviceId, DeviceInventory, PoolDevice
     from capcard_sched.devices.ledger import DeviceLedger
 
@@ -30,6 +34,19 @@ def card_of(device: PoolDevice) -> str:
     names = {"gpu": product, "mig": f"{product}/mig-{text('profile')}-mixed", "vfio": f"{product}/vfio"}
     name = names.get(text("type"), "") if product else ""
     return f"{name}/shared" if name and device.is_shared else name
+
+
+def accepted_cards(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    """The cards that the annotation `card.name` of a pod accepts; () for all, and for a malformed one."""
+    try:
+        return parse_card_name(annotations.get(CARD_NAME) or annotations.get(CARD_NAME_ALIAS) or "")
+    except CardSyntaxError:
+        return ()
+
+
+def is_accepted(device: PoolDevice, cards: Collection[str]) -> bool:
+    """Whether a pod that accepts these cards may get a device: one of them, or a device of a driver without cards."""
+    return device.id[0] != NVIDIA_DRIVER or card_of(device) in cards
 
 
 class DeviceOffer(NamedTuple):

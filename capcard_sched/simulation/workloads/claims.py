@@ -13,6 +13,8 @@ from capcard_sched.simulation.generated_names import name_suffix
 from capcard_sched.simulation.kinds import CLAIM_TEMPLATE, RESOURCE_CLAIM
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from capcard_sched.simulation.store import Change, Store
 
 #: Annotation of a generated claim: the entry of its pod.
@@ -97,6 +99,17 @@ def released(left: list[dict[str, Any]]) -> JsonObject:
     if left:
         return {"status": {"reservedFor": left}}
     return {"metadata": {"finalizers": None}, "status": {"reservedFor": None, "allocation": None}}
+
+
+def without_consumers(obj: JsonObject, gone: Container[str]) -> JsonObject:
+    """A ResourceClaim after the end of pods, by uid; other objects as they are."""
+    consumers = status(obj).get("reservedFor") if obj.get("kind") == RESOURCE_CLAIM else None
+    if not isinstance(consumers, list):
+        return obj
+    left = [each for each in consumers if each.get("uid") not in gone]
+    if len(left) == len(consumers):
+        return obj
+    return {**obj, "status": {**status(obj), "reservedFor": left} if left else {}}
 
 
 def _generated(template: JsonObject, name: str, pod: JsonObject, entry: str) -> JsonObject:
