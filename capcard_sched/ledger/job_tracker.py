@@ -63,9 +63,10 @@ class JobTracker:
         return found
 
     def _restart(self, at: int) -> None:
+        admitted = at if self.is_admitted else None
         self.row = msgspec.structs.replace(
-            self.row, life=self.row.life + 1, submitted=at, admitted=None, first_scheduled=None, whole=None, ended=None,
-            outcome="", gap=False,
+            self.row, life=self.row.life + 1, submitted=at, admitted=admitted, first_scheduled=None, whole=None,
+            ended=None, outcome="", gap=False,
         )  # fmt: skip
         self._stage, self._outcomes, self._last_end, self._completed = None, set(), 0, []
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from capcard_sched.ledger.held_cards import NO_CARDS, NodeInventory, held_cards, node_inventory
+from capcard_sched.ledger.capacity_sums import CapacitySums
+from capcard_sched.ledger.held_cards import NO_CARDS, held_cards, node_inventory
 from capcard_sched.ledger.job_tracker import JobTracker
 from capcard_sched.ledger.object_facts import (
     created_at,
@@ -39,7 +40,7 @@ from capcard_sched.model.pod_facts import group_of
 from capcard_sched.model.workload import owner_of_pod
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from capcard_sched.ledger.rows import Row
     from capcard_sched.model.card_labels import CardLabels
@@ -77,8 +78,7 @@ class LedgerRecorder:
         self._last = adopted.until
         #: The objects at the beginning of the source are not complete yet.
         self._first = True
-        self._nodes: dict[str, NodeInventory] = {}
-        self._capacity = adopted.capacity
+        self._capacity = CapacitySums(adopted.capacity)
         self._quotas = adopted.quotas
         #: Names of the queues of this source.
         self._queues: set[str] = set()
@@ -119,7 +119,7 @@ class LedgerRecorder:
             if tracker.is_over:
                 self._jobs.pop(tracker.row.uid, None)
         self._dirty = {}
-        self._rows += self._changed_capacity(now)
+        self._rows += self._capacity.changed(now)
         for intent in intents:
             if isinstance(intent, Evict):
                 self._evicted.setdefault(intent.uid, intent.message)
@@ -135,9 +135,9 @@ class LedgerRecorder:
     def _see_setting(self, delta: Delta, now: int) -> None:
         match delta:
             case ObjectChanged(NodeObject() as node):
-                self._nodes[node.metadata.name] = node_inventory(node, self._card_labels)
+                self._capacity.set_node(node.metadata.name, node_inventory(node, self._card_labels))
             case ObjectGone("Node", _, name):
-                self._nodes.pop(name, None)
+                self._capacity.set_node(name, None)
             case ObjectChanged(NamespaceObject() as namespace):
                 self._namespace_queues[namespace.metadata.name] = namespace.default_queue
             case ObjectChanged(QueueObject() as queue):
@@ -166,19 +166,6 @@ class LedgerRecorder:
             if before is None or (before.thousandths, before.parent) != (row.thousandths, row.parent):
                 self._quotas[queue, card] = row
                 self._rows.append(row)
-
-    def _changed_capacity(self, now: int) -> Iterator[Row]:
-        totals: dict[str, list[int]] = {card: [0, 0] for card in self._capacity}
-        for node in self._nodes.values():
-            for card, amount in node.totals().items():
-                sums = totals.setdefault(card, [0, 0])
-                sums[0] += amount
-                sums[1] += amount if node.unavailable else 0
-        for card, (total, unavailable) in totals.items():
-            before = self._capacity.get(card)
-            if before is None or (before.total, before.unavailable) != (total, unavailable):
-                row = self._capacity[card] = CapacityRow(card, now, total, unavailable)
-                yield row
 
     def _see_group(self, group: PodGroupObject, now: int) -> None:
         meta = group.metadata
@@ -281,7 +268,7 @@ class LedgerRecorder:
         namespace, notes = meta.namespace or "default", meta.annotations or {}
         name = group_of(notes)
         group = self._groups.get(f"{namespace}/{name}") if name else None
-        node = self._nodes.get(pod.spec.node_name or "")
+        node = self._capacity.nodes.get(pod.spec.node_name or "")
         if group is None and (not pod.spec.node_name or held_cards(pod, node, self._card_labels) == NO_CARDS):
             return None
         row = self._jobs[group.metadata.uid].row if group is not None else None
@@ -331,7 +318,7 @@ class LedgerRecorder:
             tracked.bound = at if tracked.bound is None else tracked.bound
             tracked.scheduled = not meta.deletion_timestamp and pod.status.phase != "Failed"
         if charge is None:
-            held = held_cards(pod, self._nodes.get(node), self._card_labels)
+            held = held_cards(pod, self._capacity.nodes.get(node), self._card_labels)
             if held == NO_CARDS or tracker is None:
                 return
             row = tracker.row

@@ -9,11 +9,13 @@ from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, St
 from capcard_sched.ledger.rows import CapacityRow, ChargeRow, JobRow, QuotaRow, StageRow
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy.engine import Row as DatabaseRow
 
     from capcard_sched.ledger.rows import Row
 
-_AnyRow = TypeVar("_AnyRow", JobRow, StageRow, ChargeRow, CapacityRow, QuotaRow)
+_AnyRow = TypeVar("_AnyRow")
 
 metadata: Final = MetaData()
 
@@ -114,6 +116,6 @@ TABLES: Final[dict[type[Row], Table]] = {
 }
 
 
-def read_row(kind: type[_AnyRow], row: DatabaseRow[Any]) -> _AnyRow:
+def read_row(kind: Callable[..., _AnyRow], row: DatabaseRow[Any]) -> _AnyRow:
     """A row of the table of `kind`: its columns are in the order of the fields."""
     return kind(*row)

@@ -61,8 +61,8 @@ def _operation(chance: random.Random, number: int) -> dict[str, Any]:
         meta = {"name": chance.choice("ab"), "annotations": {"volcano.sh/card.quota": quota}}
         return {"at": at, "patch": {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": meta}}
     if what == "cordon":
-        spec = {"unschedulable": chance.random() < 0.7}
-        return {"at": at, "patch": {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n0"}, "spec": spec}}
+        cordoned = {"unschedulable": chance.random() < 0.7}
+        return {"at": at, "patch": {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n0"}, "spec": cordoned}}
     service = chance.choice(("inference", "training", ""))
     notes = {"volcano.sh/card.name": chance.choice((*CARDS, "|".join(CARDS)))}
     if chance.random() < 0.8:
