@@ -6,6 +6,7 @@ are committed together, so that a killed process neither loses nor doubles a row
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -147,8 +148,11 @@ def _engine_of(url: str, *, create: bool) -> Engine:
     if "://" in url:
         raise LedgerError(f"{url}: not supported; accepted: a file, or postgresql://USER@HOST:PORT/NAME")
     file = Path(url)
-    if not create and not file.exists():
-        raise LedgerError(f"{url}: No such file or directory")
+    try:
+        # Names of users and jobs: a new file is readable by its owner only, and so are the files beside it.
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT if create else os.O_RDONLY, 0o600))
+    except OSError as error:
+        raise LedgerError(f"{url}: {error.strerror or error}") from None
     engine = create_engine(f"sqlite:///{file}")
     event.listen(engine, "connect", _prepare)
     return engine

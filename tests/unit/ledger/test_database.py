@@ -58,5 +58,10 @@ def test_messages_have_no_password() -> None:
 
 
 def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match=r"no/ledger\.db: unable to open database file"):
+    with pytest.raises(LedgerError, match=r"no/ledger\.db: No such file or directory"):
         LedgerDatabase(str(tmp_path / "no" / "ledger.db"))
+
+
+def test_a_new_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+    LedgerDatabase(str(tmp_path / "ledger.db")).close()
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
