@@ -103,6 +103,7 @@ def _killed_import(url: str, file: Path, write: int) -> None:
     assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.timeout(600)  # 22 imports and 20 processes
 def test_twenty_kills_lose_and_double_nothing(
     new_url: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
