@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, Protocol, TypeAlias
 
 from cyclopts import Parameter
 
 from capcard_sched.cli.output import put_error
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from capcard_sched.framework.core import Core, StepResult
     from capcard_sched.model.deltas import Delta
-    from capcard_sched.reports.recording import Recorder
+    from capcard_sched.model.intents import Intent, ObjectRef
+    from capcard_sched.model.refusal import Refusal
 
 #: Exit status: the input or the command line is invalid.
 BAD_INPUT: Final = 2
@@ -34,12 +35,25 @@ def usage_error(text: str) -> int:
     return BAD_INPUT
 
 
+class StepRecorder(Protocol):
+    """Records the steps of a core."""
+
+    def record(
+        self,
+        deltas: Sequence[Delta],
+        now: float,
+        intents: Sequence[Intent],
+        refusals: Iterable[tuple[ObjectRef, Refusal]],
+    ) -> None:
+        """Record one step: what went in at `now` (Unix seconds), and what came out."""
+
+
 class FailureWatch:
     """Steps the core, counts plugin errors by (plugin, hook, error), and keeps the warnings about queues."""
 
-    def __init__(self, core: Core, recorder: Recorder | None = None) -> None:
-        """`recorder` records every step."""
-        self._core, self._recorder = core, recorder
+    def __init__(self, core: Core, *recorders: StepRecorder) -> None:
+        """`recorders` record every step."""
+        self._core, self._recorders = core, recorders
         self.failures: dict[tuple[str, str, str], int] = {}
         #: Errors of external systems, by the same key: reported, without effect on the exit status.
         self.outside: dict[tuple[str, str, str], int] = {}
@@ -49,8 +63,8 @@ class FailureWatch:
     def step(self, deltas: Sequence[Delta], now: float) -> StepResult:
         """Step the core; exceptions pass through."""
         result = self._core.step(deltas, now)
-        if self._recorder is not None:
-            self._recorder.record(deltas, now, result.intents, result.report.refusals)
+        for recorder in self._recorders:
+            recorder.record(deltas, now, result.intents, result.report.refusals)
         for failure in result.report.errors:
             key = (failure.plugin, failure.hook, failure.error)
             counts = self.outside if failure.outside else self.failures

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,8 +17,13 @@ from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.scenario import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from capcard_sched.cli.cluster_source import ClusterSource
+    from capcard_sched.cli.ledger_steps import LedgerSteps
+    from capcard_sched.model.card_labels import CardLabels
     from capcard_sched.simulation.run import SimulationOutcome
+    from capcard_sched.simulation.scenario import SimulationOptions
 
 
 def simulate(
@@ -32,6 +38,7 @@ def simulate(
     plugins_dir: Path | None = None,
     timeline: Annotated[bool, Parameter(negative=())] = False,
     report: Annotated[Path | None, Parameter(show_default=False, metavar="FILE")] = None,
+    ledger: Annotated[str | None, Parameter(metavar="FILE|URL")] = None,
 ) -> int:
     """Run manifests through the scheduler on an in-memory cluster, in virtual time.
 
@@ -51,6 +58,8 @@ def simulate(
         timeline: Also show cards in use over time, waiting times, and jobs blocked by quota; on standard error with
             -o json and -o yaml.
         report: Write the page of the end, with cards in use over time, to this HTML file (docs/web.md).
+        ledger: Record jobs and card-hours in a new database, for `usage` and `history`: a file, or
+            postgresql://USER@HOST:PORT/NAME.
     """
     from capcard_sched.simulation.scenario_reader import load_scenario
 
@@ -68,12 +77,18 @@ def simulate(
     from capcard_sched.simulation.run import simulate as run
 
     settle_memory()
-    recorder = Recorder(scheduler.snapshot().state.card_labels) if timeline or report is not None else None
-    watched = FailureWatch(scheduler, recorder)
+    card_labels = scheduler.snapshot().state.card_labels
+    recorder = Recorder(card_labels) if timeline or report is not None else None
     try:
-        with shown_progress("simulating") as progress:
-            outcome = run(scenario, watched, options, progress.simulated)
-    except InputError as error:
+        with ExitStack() as stack:
+            history = None if ledger is None else stack.enter_context(_simulation_ledger(ledger, card_labels, options))
+            watched = FailureWatch(scheduler, *(one for one in (recorder, history) if one is not None))
+            with shown_progress("simulating") as progress:
+                outcome = run(scenario, watched, options, progress.simulated)
+            if history is not None:
+                history.record(outcome.deltas, EPOCH + outcome.end / SECOND, ())
+                history.ledger.flush()
+    except (BadInputError, InputError) as error:
         return usage_error(str(error))
     for warning in (*outcome.warnings, *watched.warnings):
         put_error(f"warning: {warning}")
@@ -102,6 +117,29 @@ def simulate(
         except BadInputError as error:
             return usage_error(str(error))
     return watched.report()
+
+
+@contextmanager
+def _simulation_ledger(url: str, card_labels: CardLabels, options: SimulationOptions) -> Iterator[LedgerSteps]:
+    """Record a simulation in a new database. Raises BadInputError."""
+    from capcard_sched.cli.ledger_steps import LedgerSteps
+    from capcard_sched.ledger.database import LedgerError
+    from capcard_sched.ledger.usage_ledger import open_ledger
+
+    try:
+        with open_ledger(url) as found:
+            if found.recorded_until:
+                raise BadInputError(f"--ledger: {url}: it has records already; a simulation needs a new database")
+            found.start(
+                "simulation",
+                "simulation",
+                EPOCH + options.begin / SECOND,
+                card_labels=card_labels,
+                default_queue=options.default_queue,
+            )
+            yield LedgerSteps(found)
+    except LedgerError as error:
+        raise BadInputError(f"--ledger: {error}") from None
 
 
 def _show(outcome: SimulationOutcome, output: str, found: ClusterSource | None, *, evictions: bool) -> None:

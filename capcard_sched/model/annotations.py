@@ -150,6 +150,9 @@ ALLOW_RESIZE: Final = "capcard-sched.io/allow-resize"
 #: Workload, pod or PodGroup: Go duration from start to end, as its owner expects it; read for expected starts.
 RUNNING_ESTIMATE: Final = "capcard-sched.io/running-estimate"
 
+#: Label or annotation of pods or PodGroup: the user whom the ledger charges.
+LEDGER_USER: Final = "capcard-sched.io/user"
+
 # --- controllers ----------------------------------------------------------------------------------------------------
 #: Queue, of Volcano's gate QueueScopedOvercommit: without effect.
 OVERCOMMIT_FACTOR: Final = "volcano.sh/overcommit-factor"

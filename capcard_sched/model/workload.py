@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 from capcard_sched.model.annotations import JOB_NAME
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from capcard_sched.model.job import Job, Task
 
 #: Kind of a workload, as in `deployment/chat`, to the kind of its object.
@@ -58,15 +60,20 @@ def workload_of(job: Job) -> str:
     task = next(iter(job.tasks.values()), None)
     if task is None:
         return f"job/{job.owner_job}" if job.owner_job else ""
-    kind, labels = task.cls.owner_kind, task.labels
+    kind = task.cls.owner_kind
     if not kind:
         return f"pod/{task.name}" if has_no_group_of_its_own(job, task) else ""
+    return owner_of_pod(kind, task.name, task.labels)
+
+
+def owner_of_pod(kind: str, name: str, labels: Mapping[str, str]) -> str:
+    """As `workload_of`, from the kind of a pod's first owner, and the pod's name and labels."""
     if kind == "Job":
         named = next((labels[key] for key in (JOB_NAME, *_BATCH_JOB) if labels.get(key)), "")
         return f"job/{named}" if named else ""
     template = labels.get(_TEMPLATE_HASH) if kind == "ReplicaSet" else None
     if template:
-        name, found, _ = task.name.rpartition(f"-{template}-")
-        return f"deployment/{name}" if found else ""
-    name, found, _ = task.name.rpartition("-")
-    return f"{kind.lower()}/{name}" if found and kind in _ONE_PART_MORE else ""
+        workload, found, _ = name.rpartition(f"-{template}-")
+        return f"deployment/{workload}" if found else ""
+    workload, found, _ = name.rpartition("-")
+    return f"{kind.lower()}/{workload}" if found and kind in _ONE_PART_MORE else ""

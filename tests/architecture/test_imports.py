@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 #: Distribution to import name, where they differ.
-IMPORT_NAMES = {"prometheus-client": "prometheus_client", "pyyaml": "yaml"}
+IMPORT_NAMES = {"prometheus-client": "prometheus_client", "psycopg[binary]": "psycopg", "pyyaml": "yaml"}
 #: Read by the standard library: time zones, where the system has none.
 DATA_ONLY = {"tzdata"}
 #: Third-party packages a package may import; numpy and msgspec are the core's own tools.
@@ -41,6 +41,7 @@ THIRD_PARTY = {
         "input_files": "",
         "controllers": "cronsim msgspec",
         "webhook": "aiohttp",
+        "ledger": "alembic msgspec psycopg sqlalchemy",
     }.items()
 }
 

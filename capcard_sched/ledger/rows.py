@@ -1,0 +1,107 @@
+"""Rows of the ledger, as the recorder makes them. Field names are the columns of `schema`.
+
+Moments are Unix milliseconds, None for what has not happened. A row has the same key and values however often its
+source is read: writing it again changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+
+class JobRow(msgspec.Struct):
+    """One life of a job: from its submission, or from the restart of its pods, until no pod is left."""
+
+    #: uid of the PodGroup; of the pod, for a pod without one.
+    uid: str
+    #: Lives are counted from 1.
+    life: int
+    namespace: str
+    name: str
+    #: `vcjob`, `deployment`, `pod`, ..., or `podgroup`.
+    kind: str
+    #: `Kind/name` of the controlling owner, "" without one.
+    owner: str = ""
+    queue: str = ""
+    user_label: str = ""
+    service_type: str = ""
+    priority: int = 0
+    min_member: int = 1
+    #: The card of its first pod with cards, "" before.
+    card: str = ""
+    submitted: int = 0
+    admitted: int | None = None
+    #: The first pod was bound.
+    first_scheduled: int | None = None
+    #: The minimum was bound.
+    whole: int | None = None
+    ended: int | None = None
+    #: Completed, Failed, Evicted, Deleted, Lost; "" while it lasts.
+    outcome: str = ""
+    #: Some moment fell into a gap of the records and is not known.
+    gap: bool = False
+
+
+class StageRow(msgspec.Struct):
+    """A job was in one stage from `began` to `ended`."""
+
+    uid: str
+    life: int
+    began: int
+    stage: str
+    ended: int | None = None
+
+
+class ChargeRow(msgspec.Struct):
+    """One pod held cards from its binding until it finished or was gone."""
+
+    pod_uid: str
+    pod: str
+    namespace: str
+    job_uid: str
+    life: int
+    queue: str
+    user_label: str
+    service_type: str
+    card: str
+    #: Of a card. 0 for devices that the ledger cannot count; `uncounted` names them.
+    thousandths: int
+    node: str
+    began: int
+    ended: int | None = None
+    #: Completed, Failed, Evicted, Deleted, Lost; "" while it lasts.
+    end_reason: str = ""
+    #: Why the scheduler evicted the pod: action, preemptor and amount.
+    preemptor: str = ""
+    uncounted: str = ""
+    #: Of the pod, at the last change of this row.
+    resource_version: str = ""
+    #: Beginning or end fell into a gap of the records and is not known.
+    gap: bool = False
+
+
+class CapacityRow(msgspec.Struct):
+    """Thousandths of a card in the cluster from a moment on."""
+
+    card: str
+    at: int
+    total: int
+    #: The part on nodes that are cordoned or not ready.
+    unavailable: int
+
+
+class QuotaRow(msgspec.Struct):
+    """The quota of a queue for a card from a moment on."""
+
+    queue: str
+    card: str
+    at: int
+    #: None: none from here on.
+    thousandths: int | None
+    #: The parent queue, "" for none.
+    parent: str = ""
+
+
+Row: TypeAlias = JobRow | StageRow | ChargeRow | CapacityRow | QuotaRow

@@ -1,0 +1,121 @@
+"""Tables of the ledger. `migrations` creates them; a test compares both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, String, Table
+
+from capcard_sched.ledger.rows import CapacityRow, ChargeRow, JobRow, QuotaRow, StageRow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy.engine import Row as DatabaseRow
+
+    from capcard_sched.ledger.rows import Row
+
+_AnyRow = TypeVar("_AnyRow")
+
+metadata: Final = MetaData()
+
+
+def _text(name: str, *, key: bool = False) -> Column[str]:
+    return Column(name, String, primary_key=key, nullable=False)
+
+
+def _integer(name: str, *, key: bool = False) -> Column[int]:
+    return Column(name, BigInteger, primary_key=key, nullable=False, autoincrement=False)
+
+
+def _optional(name: str) -> Column[int]:
+    return Column(name, BigInteger, nullable=True)
+
+
+#: The inputs that were recorded: one row per recording, simulation, or run of a process that follows a cluster.
+SOURCE: Final = Table(
+    "source", metadata, _text("id", key=True), _text("kind"), _integer("began"), _integer("recorded_until")
+)
+JOB: Final = Table(
+    "job",
+    metadata,
+    _text("uid", key=True),
+    Column("life", Integer, primary_key=True, nullable=False, autoincrement=False),
+    *map(_text, ("namespace", "name", "kind", "owner", "queue", "user_label", "service_type")),
+    Column("priority", Integer, nullable=False),
+    Column("min_member", Integer, nullable=False),
+    _text("card"),
+    _integer("submitted"),
+    *map(_optional, ("admitted", "first_scheduled", "whole", "ended")),
+    _text("outcome"),
+    Column("gap", Boolean, nullable=False),
+    Index("job_submitted", "submitted"),
+    Index("job_ended", "ended"),
+)
+STAGE: Final = Table(
+    "stage",
+    metadata,
+    _text("uid", key=True),
+    Column("life", Integer, primary_key=True, nullable=False, autoincrement=False),
+    _integer("began", key=True),
+    _text("stage"),
+    _optional("ended"),
+)
+CHARGE: Final = Table(
+    "charge",
+    metadata,
+    _text("pod_uid", key=True),
+    *map(_text, ("pod", "namespace", "job_uid")),
+    Column("life", Integer, nullable=False),
+    *map(_text, ("queue", "user_label", "service_type", "card")),
+    _integer("thousandths"),
+    _text("node"),
+    _integer("began"),
+    _optional("ended"),
+    *map(_text, ("end_reason", "preemptor", "uncounted", "resource_version")),
+    Column("gap", Boolean, nullable=False),
+    Index("charge_ended", "ended"),
+    Index("charge_job", "job_uid"),
+)
+CAPACITY: Final = Table(
+    "capacity", metadata, _text("card", key=True), _integer("at", key=True), _integer("total"), _integer("unavailable")
+)
+QUOTA: Final = Table(
+    "quota",
+    metadata,
+    _text("queue", key=True),
+    _text("card", key=True),
+    _integer("at", key=True),
+    _optional("thousandths"),
+    _text("parent"),
+)
+#: Card-time by UTC day of charges that were removed; in millionths of a card-second. `day`: its first moment.
+DAILY_USE: Final = Table(
+    "daily_use",
+    metadata,
+    _integer("day", key=True),
+    *[_text(name, key=True) for name in ("queue", "card", "namespace", "user_label", "service_type")],
+    _integer("used"),
+    _integer("evicted"),
+)
+#: Quotas by UTC day before the removed charges, in the same unit.
+DAILY_QUOTA: Final = Table(
+    "daily_quota",
+    metadata,
+    _integer("day", key=True),
+    _text("queue", key=True),
+    _text("card", key=True),
+    *map(_integer, ("quota", "idle", "lent")),
+)
+TABLES: Final[dict[type[Row], Table]] = {
+    JobRow: JOB,
+    StageRow: STAGE,
+    ChargeRow: CHARGE,
+    CapacityRow: CAPACITY,
+    QuotaRow: QUOTA,
+}
+
+
+def read_row(kind: Callable[..., _AnyRow], row: DatabaseRow[Any]) -> _AnyRow:
+    """A row of the table of `kind`: its columns are in the order of the fields."""
+    return kind(*row)

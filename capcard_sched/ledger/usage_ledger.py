@@ -1,0 +1,183 @@
+"""The ledger as its callers use it: sources are recorded with `start` and `feed`, reports read with `usage`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import or_, select
+
+from capcard_sched.ledger import schema
+from capcard_sched.ledger.database import LedgerDatabase, LedgerError
+from capcard_sched.ledger.job_history import job_history
+from capcard_sched.ledger.recorder import AdoptedRows, LedgerRecorder
+from capcard_sched.ledger.rollup import roll_up
+from capcard_sched.ledger.rows import CapacityRow, ChargeRow, JobRow, QuotaRow, StageRow
+from capcard_sched.ledger.usage_report import UsageQuery, UsageReport, usage_report
+from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Self
+
+    from capcard_sched.ledger.job_history import JobLife
+    from capcard_sched.ledger.rows import Row
+    from capcard_sched.model.card_labels import CardLabels
+    from capcard_sched.model.deltas import Delta
+    from capcard_sched.model.intents import Intent
+
+#: Rows that wait at most before they are written.
+_BATCH: Final = 2000
+#: Milliseconds after which a step without rows is written, so that the records reach to the present.
+_QUIET: Final = 30_000
+
+
+def open_ledger(url: str, *, create: bool = True) -> UsageLedger:
+    """Open a database: a file of SQLite, or `postgresql://USER@HOST:PORT/NAME`.
+
+    `create`: create it, or migrate its tables, where necessary; else it must exist. Raises LedgerError.
+    """
+    return UsageLedger(LedgerDatabase(url, create=create))
+
+
+class UsageLedger:
+    """One database of jobs, charges, capacity and quotas. Methods raise LedgerError."""
+
+    def __init__(self, database: LedgerDatabase) -> None:
+        self._database = database
+        self._recorder: LedgerRecorder | None = None
+        self._source = ""
+        self._live = False
+        #: Unix milliseconds up to which the source is recorded, and of the last step.
+        self._until = self._now = 0
+        #: What the source had recorded when it was started.
+        self._resumed = 0
+        #: Rows that wait, by table and key.
+        self._waiting: dict[tuple[Any, ...], Row] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._database.close()
+
+    @property
+    def database(self) -> LedgerDatabase:
+        """For statements of their own."""
+        return self._database
+
+    @property
+    def recorded_until(self) -> float:
+        """Unix seconds up to which the database has records; 0.0 without any."""
+        return max((source.recorded_until for source in self._database.sources()), default=0) / 1000
+
+    # --- recording ----------------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        source: str,
+        kind: str,
+        began: float,
+        *,
+        card_labels: CardLabels = DEFAULT_CARD_LABELS,
+        default_queue: str = "default",
+    ) -> None:
+        """Begin to record a source. The first `feed` brings all of its objects.
+
+        `source`: a name that only this input has; an input that was recorded in part continues, if it is fed again from
+        its beginning. `kind`: `simulation`, `recording` or `live`. `began`: Unix seconds. Raises LedgerError where the
+        database has records of another source after `began`.
+        """
+        moment = round(began * 1000)
+        sources = self._database.sources()
+        known = next((one for one in sources if one.id == source), None)
+        later = [one for one in sources if one.id != source and one.recorded_until >= moment]
+        if later:
+            raise LedgerError(
+                f"{self._database.name}: it has records of a later or the same time ({later[0].kind} {later[0].id}): "
+                "record sources in the order of time, or into another database"
+            )
+        if known is None:
+            self._database.add_source(source, kind, moment)
+        before = [one.recorded_until for one in sources if one.id != source]
+        until = max(before, default=0)
+        self._source, self._live, self._now = source, kind == "live", 0
+        self._until = known.recorded_until if known is not None else moment - 1
+        self._resumed = self._until
+        self._recorder = LedgerRecorder(self._rows_at(until), card_labels=card_labels, default_queue=default_queue)
+
+    def feed(self, now: float, deltas: Iterable[Delta], intents: Iterable[Intent] = ()) -> None:
+        """Record one step. `now`: Unix seconds, later than the last step to the millisecond.
+
+        `intents`: the decisions of the scheduler after these deltas, where they are known.
+        A live source is written with each step that changes something, and at least every 30 s; others in batches.
+        """
+        if self._recorder is None:
+            raise ValueError("no source was started")
+        moment = max(round(now * 1000), self._now)
+        rows = self._recorder.feed(moment, deltas, intents)
+        self._now = moment
+        if moment <= self._resumed:
+            return  # it is recorded already
+        for row in rows:
+            table = schema.TABLES[type(row)]
+            self._waiting[table.name, *(getattr(row, column.name) for column in table.primary_key)] = row
+        if len(self._waiting) >= _BATCH or (self._live and (self._waiting or moment - self._until >= _QUIET)):
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits."""
+        if self._waiting or self._now > self._until:
+            self._database.write(self._waiting.values(), self._source, self._now)
+            self._waiting, self._until = {}, self._now
+
+    def _rows_at(self, until: int) -> AdoptedRows:
+        """The rows that last at a moment, as they were then."""
+        job, stage, charge, capacity, quota = schema.JOB, schema.STAGE, schema.CHARGE, schema.CAPACITY, schema.QUOTA
+        found = AdoptedRows(until)
+        if not until:
+            return found
+        tables = self._database.read_all(
+            [
+                select(job).where(job.c.submitted <= until, or_(job.c.ended.is_(None), job.c.ended > until)),
+                select(stage).where(stage.c.began <= until, or_(stage.c.ended.is_(None), stage.c.ended > until)),
+                select(charge).where(charge.c.began <= until, or_(charge.c.ended.is_(None), charge.c.ended > until)),
+                select(capacity).where(capacity.c.at <= until).order_by(capacity.c.at),
+                select(quota).where(quota.c.at <= until).order_by(quota.c.at),
+            ]
+        )
+        for row in tables[0]:
+            life = schema.read_row(JobRow, row)
+            for name in ("admitted", "first_scheduled", "whole", "ended"):
+                if (getattr(life, name) or 0) > until:
+                    setattr(life, name, None)
+            life.outcome = "" if life.ended is None else life.outcome
+            found.jobs[life.uid] = life
+        for row in tables[1]:
+            found.stages[row.uid] = StageRow(row.uid, row.life, row.began, row.stage)
+        for row in tables[2]:
+            held = schema.read_row(ChargeRow, row)
+            held.ended, held.end_reason, held.preemptor = None, "", ""
+            found.charges[held.pod_uid] = held
+        found.capacity = {row.card: schema.read_row(CapacityRow, row) for row in tables[3]}
+        found.quotas = {(row.queue, row.card): schema.read_row(QuotaRow, row) for row in tables[4]}
+        return found
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def usage(self, query: UsageQuery) -> UsageReport:
+        """Card-time by the groups of a query."""
+        return usage_report(self._database, query)
+
+    def history(self, since: float, until: float, name: str = "", namespace: str = "") -> list[JobLife]:
+        """The lives of jobs that lasted between two moments (Unix seconds), in order of submission.
+
+        `name`: of a workload or of its PodGroup, "" for all; `namespace`: "" for all.
+        """
+        return job_history(self._database, round(since * 1000), round(until * 1000), name, namespace)
+
+    def keep(self, seconds: float) -> int:
+        """Replace charges and jobs that ended before the day `seconds` before the last record by daily sums.
+
+        Returns the number of charges.
+        """
+        return roll_up(self._database, self.recorded_until * 1000 - seconds * 1000)
