@@ -81,13 +81,13 @@ def simulate(
     recorder = Recorder(card_labels) if timeline or report is not None else None
     try:
         with ExitStack() as stack:
-            history = None if ledger is None else stack.enter_context(_simulation_ledger(ledger, card_labels, options))
-            watched = FailureWatch(scheduler, *(one for one in (recorder, history) if one is not None))
+            steps = None if ledger is None else stack.enter_context(_simulation_ledger(ledger, card_labels, options))
+            watched = FailureWatch(scheduler, *(one for one in (recorder, steps) if one is not None))
             with shown_progress("simulating") as progress:
                 outcome = run(scenario, watched, options, progress.simulated)
-            if history is not None:
-                history.record(outcome.deltas, EPOCH + outcome.end / SECOND, ())
-                history.ledger.flush()
+            if steps is not None:
+                steps.record(outcome.deltas, EPOCH + outcome.end / SECOND, ())
+                steps.ledger.flush()
     except (BadInputError, InputError) as error:
         return usage_error(str(error))
     for warning in (*outcome.warnings, *watched.warnings):

@@ -31,7 +31,7 @@ from capcard_sched.model.annotations import (
 )
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import CardSyntaxError, parse_card_quota
-from capcard_sched.model.deltas import AlikePods, Delta, EvictFailed, ObjectChanged, ObjectGone
+from capcard_sched.model.deltas import Delta, EvictFailed, ObjectChanged, ObjectGone
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.kinds import owner_kind
 from capcard_sched.model.objects import NamespaceObject, NodeObject, PodGroupObject, PodObject, QueueObject
@@ -223,9 +223,6 @@ class LedgerRecorder:
         match delta:
             case ObjectChanged(PodObject() as pod):
                 self._see_pod(pod, now)
-            case AlikePods():
-                for pod in delta.objects():
-                    self._see_pod(pod, now)
             case ObjectGone("Pod", namespace, name, uid):
                 key = f"{namespace}/{name}"
                 known = self._uids.get(key, "")

@@ -238,9 +238,7 @@ class QuotaChecks(CardSelection):
             indexes = self.inventory.alternative_index(choice.alternatives, choice.usable)
             limits = self._limits(account, demand, choice, own=own)
             if not ledger.same_card:
-                fitting = account.joint_pods(
-                    choice.alternatives, limits, demand.amount, nominating=self._session.nominating, own=own
-                )
+                fitting = ledger.joint_pods(account, choice.alternatives, limits, demand.amount, own=own)
                 at_once = wanted if fitting == sum(limits) else 1  # the next pod may take any alternative
             else:
                 # One card for all pods of the job. Until the first pod fixes it, every alternative takes one pod only.
