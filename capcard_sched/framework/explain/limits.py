@@ -148,7 +148,7 @@ class LimitReader:
             rows += [
                 self._card_row(queue, card, limited, held, reserved, requested, groups.get(card))
                 for card in sorted(cards)
-                if (not depth or not wanted or not wanted.isdisjoint(card.split("|")))
+                if (not depth or not wanted or not wanted.isdisjoint(groups[card].cards if card in groups else (card,)))
                 and (card in limited or (has_cards and card not in self._limited))
             ]
         return tuple(
