@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -50,10 +51,9 @@ class _Scene:
                 self.h.pod(name, group=group, card=card, cards=cards, cpu="1")
                 self.pods.append(name)
 
-    def nodes(self, numbers: range, count: object) -> None:
+    def nodes(self, numbers: range, count: Callable[[], int]) -> None:
         for number in numbers:
-            cards = count() if callable(count) else count
-            self.h.gpu_node(f"n{number}", card="AB"[number % 2], count=cards, cpu="64", memory="512Gi")
+            self.h.gpu_node(f"n{number}", card="AB"[number % 2], count=count(), cpu="64", memory="512Gi")
 
     def seen_by_cluster_autoscaler(self) -> set[str]:
         """Its filter of unschedulable pods: no node, no deletion, PodScheduled=False with reason Unschedulable."""
@@ -69,7 +69,7 @@ class _Scene:
     def helped(self) -> set[str]:
         """The pods that the next session binds once nodes for all of them exist."""
         before = set(self.h.binds)
-        self.nodes(range(100, 200), 8)
+        self.nodes(range(100, 200), lambda: 8)
         self.h.step()
         return self.h.binds.keys() - before
 
