@@ -35,7 +35,7 @@ _GANG, _RELEASE = reasons.POD_GANG_PENDING.code, reasons.POD_RELEASE_PENDING.cod
 _BY_CLAIM: Final = frozenset({_UNSCHEDULABLE, _QUOTA})
 
 
-class _Written(NamedTuple):
+class _WrittenCondition(NamedTuple):
     reason: str
     message: str
     #: `status.nominatedNodeName` as written; None where it was left as it is.
@@ -59,7 +59,7 @@ class PodConditions:
         """`precise`: a reason per cause, and `Unschedulable` for pods that lack only nodes; else those of Volcano."""
         self._is_precise = precise
         self._claims = QuotaClaims()
-        self._written: dict[str, _Written] = {}
+        self._written: dict[str, _WrittenCondition] = {}
         #: By uid, the pods that wait for releasing pods.
         self._releasing: dict[str, _Release] = {}
 
@@ -128,7 +128,7 @@ class PodConditions:
                 intents.append(UpdatePodCondition(task.namespace, task.name, task.uid, content[0], text, node))
             elif known.reported or is_early:
                 continue
-            self._written[task.uid] = _Written(*content, reported=not is_early)
+            self._written[task.uid] = _WrittenCondition(*content, reported=not is_early)
             if not is_early and not events.has_own_event(job, task, message):
                 events.emit(session, intents, reference(task), "Warning", reasons.FAILED_SCHEDULING.code, message,
                             slot="pod", normalise=True)  # fmt: skip

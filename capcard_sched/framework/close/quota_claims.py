@@ -60,12 +60,12 @@ class QuotaClaims:
         changed = session.changed
         if not (session.touched_jobs or changed.queues or changed.everything or session.report.decided):
             return frozenset()
-        found = _Trial(session, self._reasons).run()
+        found = _ClaimPass(session, self._reasons).run()
         before, self._reasons = self._reasons, found
         return {key for key in before.keys() | found.keys() if before.get(key) != found.get(key)}
 
 
-class _Trial:
+class _ClaimPass:
     """One pass over the waiting jobs: pods with quota are held on a node that does not exist, and released at last."""
 
     def __init__(self, session: Session, known: Container[str]) -> None:
