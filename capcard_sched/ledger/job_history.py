@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import or_, select
 
 from capcard_sched.ledger import schema
-from capcard_sched.ledger.rows import JobRow
+from capcard_sched.ledger.rows import JobRecord
 
 if TYPE_CHECKING:
     from capcard_sched.ledger.database import LedgerDatabase
@@ -26,7 +26,7 @@ class StageSpan(msgspec.Struct, frozen=True):
 class JobLife(msgspec.Struct):
     """One life of a job."""
 
-    job: JobRow
+    job: JobRecord
     stages: list[StageSpan]
     #: Millionths of a card-second that its pods held, and the pods with cards.
     card_time: int
@@ -54,7 +54,7 @@ def job_history(database: LedgerDatabase, since: int, until: int, name: str, nam
         ]
     )
     end = max((source.recorded_until for source in sources), default=until)
-    lives = {(row.uid, row.life): JobLife(schema.read_row(JobRow, row), [], 0, 0, []) for row in jobs}
+    lives = {(row.uid, row.life): JobLife(schema.read_row(JobRecord, row), [], 0, 0, []) for row in jobs}
     spans: defaultdict[tuple[str, int], list[Any]] = defaultdict(list)
     for row in stages:
         spans[row.uid, row.life].append(StageSpan(row.stage, row.began, row.ended))

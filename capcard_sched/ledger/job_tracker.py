@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
 
-from capcard_sched.ledger.rows import JobRow, StageRow
+from capcard_sched.ledger.rows import JobRecord, StageRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ class TrackedPod(msgspec.Struct):
 class JobTracker:
     """One job. `changed` returns its changed rows."""
 
-    def __init__(self, row: JobRow, stage: StageRow | None = None) -> None:
+    def __init__(self, row: JobRecord, stage: StageRow | None = None) -> None:
         """`row`: of its first life, or of the one that is recorded; `stage`: the recorded one that lasts."""
         self.row = row
         #: The PodGroup exists.

@@ -22,7 +22,7 @@ from capcard_sched.ledger.object_facts import (
     transition_at,
     user_of,
 )
-from capcard_sched.ledger.rows import CapacityRow, ChargeRow, JobRow, QuotaRow, StageRow
+from capcard_sched.ledger.rows import CapacityRow, ChargeRow, JobRecord, QuotaRecord, StageRow
 from capcard_sched.model.annotations import (
     BOUND_QUEUE,
     CARD_QUOTA,
@@ -56,11 +56,11 @@ class AdoptedRows(msgspec.Struct):
 
     #: The end of the records before, 0 without any.
     until: int = 0
-    jobs: dict[str, JobRow] = {}
+    jobs: dict[str, JobRecord] = {}
     stages: dict[str, StageRow] = {}
     charges: dict[str, ChargeRow] = {}
     capacity: dict[str, CapacityRow] = {}
-    quotas: dict[tuple[str, str], QuotaRow] = {}
+    quotas: dict[tuple[str, str], QuotaRecord] = {}
 
 
 class LedgerRecorder:
@@ -162,7 +162,7 @@ class LedgerRecorder:
     def _set_quotas(self, queue: str, quotas: Mapping[str, int], parent: str, now: int) -> None:
         cards = dict.fromkeys([*quotas, *(card for name, card in self._quotas if name == queue)])
         for card in cards:
-            row, before = QuotaRow(queue, card, now, quotas.get(card), parent), self._quotas.get((queue, card))
+            row, before = QuotaRecord(queue, card, now, quotas.get(card), parent), self._quotas.get((queue, card))
             if before is None or (before.thousandths, before.parent) != (row.thousandths, row.parent):
                 self._quotas[queue, card] = row
                 self._rows.append(row)
@@ -181,12 +181,12 @@ class LedgerRecorder:
         tracker.is_admitted = (group.status.phase or "Pending") != "Pending"
         self._dirty[row.uid] = tracker
 
-    def _new_job(self, group: PodGroupObject, now: int) -> JobRow:
+    def _new_job(self, group: PodGroupObject, now: int) -> JobRecord:
         meta, owner = group.metadata, controller_of_meta(group.metadata)
         kind, name = "podgroup", meta.name
         if owner is not None and owner.kind == "Job" and owner.group == "batch.volcano.sh":
             kind, name = "vcjob", owner.name
-        return JobRow(
+        return JobRecord(
             meta.uid,
             1,
             meta.namespace or "default",
@@ -196,7 +196,7 @@ class LedgerRecorder:
             submitted=created_at(meta, now),
         )
 
-    def _track(self, row: JobRow) -> JobTracker:
+    def _track(self, row: JobRecord) -> JobTracker:
         """A tracker of a new job, or of the recorded life of a known one."""
         adopted = self._adopted.jobs.get(row.uid)
         tracker = JobTracker(adopted or row, self._adopted.stages.get(row.uid) if adopted is not None else None)
@@ -271,7 +271,7 @@ class LedgerRecorder:
         row = self._jobs[group.metadata.uid].row if group is not None else None
         if row is None:
             tracker = self._jobs.get(meta.uid) or self._track(
-                JobRow(meta.uid, 1, namespace, meta.name, "pod", submitted=created_at(meta, now))
+                JobRecord(meta.uid, 1, namespace, meta.name, "pod", submitted=created_at(meta, now))
             )
             tracker.exists, row = False, tracker.row
             row.service_type = service_of(meta)
@@ -282,7 +282,7 @@ class LedgerRecorder:
         self._describe(row, pod)
         return tracker
 
-    def _describe(self, row: JobRow, pod: PodObject) -> None:
+    def _describe(self, row: JobRecord, pod: PodObject) -> None:
         """Complete the row of a job by one of its pods."""
         meta = pod.metadata
         owner = controller_of_meta(meta)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 
-class JobRow(msgspec.Struct):
+class JobRecord(msgspec.Struct):
     """One life of a job: from its submission, or from the restart of its pods, until no pod is left."""
 
     #: uid of the PodGroup; of the pod, for a pod without one.
@@ -92,7 +92,7 @@ class CapacityRow(msgspec.Struct):
     unavailable: int
 
 
-class QuotaRow(msgspec.Struct):
+class QuotaRecord(msgspec.Struct):
     """The quota of a queue for a card from a moment on."""
 
     queue: str
@@ -104,4 +104,4 @@ class QuotaRow(msgspec.Struct):
     parent: str = ""
 
 
-Row: TypeAlias = JobRow | StageRow | ChargeRow | CapacityRow | QuotaRow
+Row: TypeAlias = JobRecord | StageRow | ChargeRow | CapacityRow | QuotaRecord

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, String, Table
 
-from capcard_sched.ledger.rows import CapacityRow, ChargeRow, JobRow, QuotaRow, StageRow
+from capcard_sched.ledger.rows import CapacityRow, ChargeRow, JobRecord, QuotaRecord, StageRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,11 +108,11 @@ DAILY_QUOTA: Final = Table(
     *map(_integer, ("quota", "idle", "lent")),
 )
 TABLES: Final[dict[type[Row], Table]] = {
-    JobRow: JOB,
+    JobRecord: JOB,
     StageRow: STAGE,
     ChargeRow: CHARGE,
     CapacityRow: CAPACITY,
-    QuotaRow: QUOTA,
+    QuotaRecord: QUOTA,
 }
 
 

@@ -11,7 +11,7 @@ from capcard_sched.ledger.database import LedgerDatabase, LedgerError
 from capcard_sched.ledger.job_history import job_history
 from capcard_sched.ledger.recorder import AdoptedRows, LedgerRecorder
 from capcard_sched.ledger.rollup import roll_up
-from capcard_sched.ledger.rows import CapacityRow, ChargeRow, JobRow, QuotaRow, StageRow
+from capcard_sched.ledger.rows import CapacityRow, ChargeRow, JobRecord, QuotaRecord, StageRow
 from capcard_sched.ledger.usage_report import UsageQuery, UsageReport, usage_report
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 
@@ -146,7 +146,7 @@ class UsageLedger:
             ]
         )
         for row in tables[0]:
-            life = schema.read_row(JobRow, row)
+            life = schema.read_row(JobRecord, row)
             for name in ("admitted", "first_scheduled", "whole", "ended"):
                 if (getattr(life, name) or 0) > until:
                     setattr(life, name, None)
@@ -159,7 +159,7 @@ class UsageLedger:
             held.ended, held.end_reason, held.preemptor = None, "", ""
             found.charges[held.pod_uid] = held
         found.capacity = {row.card: schema.read_row(CapacityRow, row) for row in tables[3]}
-        found.quotas = {(row.queue, row.card): schema.read_row(QuotaRow, row) for row in tables[4]}
+        found.quotas = {(row.queue, row.card): schema.read_row(QuotaRecord, row) for row in tables[4]}
         return found
 
     # --- reading ------------------------------------------------------------------------------------------------------

@@ -130,7 +130,7 @@ def _parse(text: str | None, spelled: Callable[[str, object], str]) -> dict[str,
     return found
 
 
-class CardGroup(NamedTuple):
+class QuotaGroup(NamedTuple):
     """The limit of a quota on the sum of several cards."""
 
     #: `A|B`, in alphabetical order.
@@ -143,7 +143,7 @@ class CardGroup(NamedTuple):
 class CardQuota(dict[str, int]):
     """Thousandths by card, at most those of each group with the card; a card of a group need not be listed."""
 
-    def __init__(self, amounts: Mapping[str, int] = {}, groups: Iterable[CardGroup] = ()) -> None:
+    def __init__(self, amounts: Mapping[str, int] = {}, groups: Iterable[QuotaGroup] = ()) -> None:
         super().__init__(amounts)
         #: Nested or disjoint, smaller ones first.
         self.groups = tuple(groups)
@@ -170,7 +170,7 @@ def parse_card_quota(text: str | None) -> CardQuota:
     that overlap.
     """
     found = _parse(text, _quota_key)
-    groups = [CardGroup(key, frozenset(key.split("|")), amount) for key, amount in found.items() if "|" in key]
+    groups = [QuotaGroup(key, frozenset(key.split("|")), amount) for key, amount in found.items() if "|" in key]
     if not groups:
         return CardQuota(found)
     groups.sort(key=lambda group: (len(group.cards), group.key))

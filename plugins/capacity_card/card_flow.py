@@ -13,21 +13,21 @@ from capcard_sched.plugins.capacity_card.charge import alternatives_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from capcard_sched.model.cards import CardGroup
+    from capcard_sched.model.cards import QuotaGroup
 
     Cards = frozenset[str]
     #: A card, or a group of cards.
-    _Node: TypeAlias = str | CardGroup
+    _Node: TypeAlias = str | QuotaGroup
     #: Beside them a claim.
-    _Source: TypeAlias = str | CardGroup | Cards
+    _Source: TypeAlias = str | QuotaGroup | Cards
 
 
-def sum_of(amounts: Mapping[str, int], group: CardGroup) -> int:
+def sum_of(amounts: Mapping[str, int], group: QuotaGroup) -> int:
     """The sum of the keys whose alternatives are all cards of a group."""
     return sum(amount for key, amount in amounts.items() if group.cards.issuperset(alternatives_of(key)))
 
 
-def reachable_sum(cards: Mapping[str, int], groups: Iterable[tuple[CardGroup, int]]) -> int:
+def reachable_sum(cards: Mapping[str, int], groups: Iterable[tuple[QuotaGroup, int]]) -> int:
     """The largest sum over cards with these limits, within those of groups (nested or disjoint, smaller first)."""
     parts: dict[frozenset[str], int] = {frozenset((card,)): limit for card, limit in cards.items()}
     for group, limit in groups:
@@ -41,10 +41,10 @@ def reachable_sum(cards: Mapping[str, int], groups: Iterable[tuple[CardGroup, in
 class CardFlow:
     """Amounts that flow from claims through cards and the groups above them."""
 
-    def __init__(self, cards: Mapping[str, int], groups: Mapping[CardGroup, int]) -> None:
+    def __init__(self, cards: Mapping[str, int], groups: Mapping[QuotaGroup, int]) -> None:
         """The free quota of cards, and of groups, smaller ones first."""
         #: To a card the smallest group with it, to a group the next larger one; None at the top.
-        self._above: dict[_Node, CardGroup | None] = {
+        self._above: dict[_Node, QuotaGroup | None] = {
             **{card: next((group for group in groups if card in group.cards), None) for card in cards},
             **{one: next((group for group in groups if one.cards < group.cards), None) for one in groups},
         }

@@ -19,7 +19,7 @@ from capcard_sched.plugins.capacity_card.charge import alternatives_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from capcard_sched.model.cards import CardGroup
+    from capcard_sched.model.cards import QuotaGroup
     from capcard_sched.plugins.capacity_card.charge import ChargeSum
 
     Cards = frozenset[str]
@@ -40,7 +40,7 @@ class MultiCardAdmission:
     """
 
     def __init__(
-        self, amounts: Iterable[tuple[str, int]], limit: Callable[[str], int], groups: Iterable[CardGroup] = ()
+        self, amounts: Iterable[tuple[str, int]], limit: Callable[[str], int], groups: Iterable[QuotaGroup] = ()
     ) -> None:
         """`amounts` by key, of single cards and of claims; a key may repeat. `groups`: as of `reachable_sum`."""
         self._limit = limit
@@ -84,7 +84,7 @@ class MultiCardAdmission:
     def _free(self, card: str) -> int:
         return max(0, self._limit(card) - self._used.get(card, 0))
 
-    def _room(self, group: CardGroup) -> int:
+    def _room(self, group: QuotaGroup) -> int:
         return max(0, group.limit - sum([self._used.get(card, 0) for card in group.cards]))
 
     def _unmet(self) -> list[Cards]:
@@ -105,7 +105,7 @@ class QueueUsage:
     """Allocated and reserved amounts of a queue at one moment, beside its limits."""
 
     def __init__(
-        self, queue: str, used: ChargeSum, limit: Callable[[str], int], groups: Sequence[CardGroup] = ()
+        self, queue: str, used: ChargeSum, limit: Callable[[str], int], groups: Sequence[QuotaGroup] = ()
     ) -> None:
         """`limit`: the limit of a key; `groups`: as of `reachable_sum`."""
         self.queue = queue
@@ -176,7 +176,7 @@ class QueueUsage:
         found = (self._beyond(group, requests) for group in self.groups if group.cards.issuperset(alternatives))
         return next(filter(None, found), None)
 
-    def _beyond(self, group: CardGroup, requests: Mapping[str, int]) -> Figures | None:
+    def _beyond(self, group: QuotaGroup, requests: Mapping[str, int]) -> Figures | None:
         """The figures of a group whose limit the requests that only its cards meet exceed; None within it."""
         requested = sum_of(requests, group)
         total = sum_of(self.used, group) + requested

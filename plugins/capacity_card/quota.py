@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.quota.limits import QuotaShortage
     from capcard_sched.framework.quota.queue_sums import SumTree
-    from capcard_sched.model.cards import CardGroup
+    from capcard_sched.model.cards import QuotaGroup
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
     from capcard_sched.plugins.capacity_card.arguments import ServiceType
@@ -83,7 +83,7 @@ class QueueQuota(NamedTuple):
     #: The limit of cards that are not listed: 0, or none for a queue without a card quota.
     unlisted: int = 0
     #: Limits on sums of several cards.
-    groups: tuple[CardGroup, ...] = ()
+    groups: tuple[QuotaGroup, ...] = ()
 
     def limit(self, key: str) -> int:
         """The limit of the queue's own jobs: `unlisted` for a card that is not listed, none for a share not named."""
@@ -194,7 +194,7 @@ class ChargeBook:
         held = self.allocated.get(key, 0)
         return held - self.releasing.get(key, 0) if nominating else held
 
-    def held_by(self, group: CardGroup, *, nominating: bool) -> int:
+    def held_by(self, group: QuotaGroup, *, nominating: bool) -> int:
         """`held` of all cards of a group."""
         return sum_of(self.allocated, group) - (sum_of(self.releasing, group) if nominating else 0)
 
@@ -305,7 +305,7 @@ class QueueAccount:
             ]
         )
 
-    def _ceilings(self) -> list[tuple[str, Callable[[str], int], tuple[CardGroup, ...]]]:
+    def _ceilings(self) -> list[tuple[str, Callable[[str], int], tuple[QuotaGroup, ...]]]:
         """Name and limits in a cluster of any size, of the queue and of the ancestors that limit its jobs."""
         above = [(one.name, one.quota.subtree_limit, one.quota.groups) for one in self.limiting]
         return [(self.name, self.quota.ceiling, self.quota.groups), *above]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.plugin import Sample
     from capcard_sched.framework.core import CoreSnapshot
     from capcard_sched.framework.explain.capacity import CapacityReader
-    from capcard_sched.model.cards import CardGroup
+    from capcard_sched.model.cards import QuotaGroup
     from capcard_sched.model.diagnosis import HolderUse
     from capcard_sched.model.explanation import JobCards
     from capcard_sched.model.job import Job
@@ -183,7 +183,7 @@ class LimitReader:
         held: Mapping[str, list[tuple[str, str, float]]],
         reserved: Mapping[str, list[tuple[str, str, float]]],
         requested: Mapping[str, tuple[int, int]],
-        group: CardGroup | None,
+        group: QuotaGroup | None,
     ) -> LimitUse:
         users, waiting = held.get(card, []), reserved.get(card, [])
         if group is not None:
@@ -304,7 +304,7 @@ class LimitReader:
         return {name: held.item(columns.column(name)) for name in self._shares}
 
 
-def _of_group(amounts: Mapping[str, list[tuple[str, str, float]]], group: CardGroup) -> list[tuple[str, str, float]]:
+def _of_group(amounts: Mapping[str, list[tuple[str, str, float]]], group: QuotaGroup) -> list[tuple[str, str, float]]:
     """The amounts of each job that only cards of a group meet."""
     found: Counter[tuple[str, str]] = Counter()
     for key, users in amounts.items():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from capcard_sched.model.cards import CardGroup
+from capcard_sched.model.cards import QuotaGroup
 from capcard_sched.model.refusal import Figures
 from capcard_sched.plugins.capacity_card.card_flow import reachable_sum
 from capcard_sched.plugins.capacity_card.charge import ChargeSum
@@ -103,11 +103,11 @@ families = st.sampled_from(FAMILIES).flatmap(
 )
 
 
-def groups_of(family: Iterable[tuple[str, int]]) -> list[CardGroup]:
-    return [CardGroup("|".join(name), frozenset(name), limit) for name, limit in family]
+def groups_of(family: Iterable[tuple[str, int]]) -> list[QuotaGroup]:
+    return [QuotaGroup("|".join(name), frozenset(name), limit) for name, limit in family]
 
 
-def are_met_within(limits: Mapping[str, int], groups: list[CardGroup], amounts: Mapping[str, int]) -> bool:
+def are_met_within(limits: Mapping[str, int], groups: list[QuotaGroup], amounts: Mapping[str, int]) -> bool:
     """By trying every way to give single cards and claims one at a time."""
     units = [key.split("|") for key, amount in amounts.items() for _ in range(amount)]
     states: set[tuple[int, ...]] = {(0, 0, 0, 0)}
