@@ -398,15 +398,8 @@ class Ledger:
 
     def bounds(self, queue: QueueAccount, key: str, amount: int, *, own: bool = False) -> list[QuotaBound]:
         """The limits, as `QueueAccount.limits`, on further pods that request an amount > 0 of a key."""
-<<<<<<< HEAD
         limits = queue.limits(key, nominating=self._session.nominating, growing=self._session.growing, own=own)
-        return [
-            QuotaBound((limit - held) // amount, name, amount, one, held, limit) for one, name, held, limit in limits
-        ]
-=======
-        limits = queue.limits(key, nominating=self._session.nominating, own=own)
         return [QuotaBound((most - held) // amount, name, amount, one, held, most) for one, name, held, most in limits]
->>>>>>> claims
 
     def full(self, queue: QueueAccount, key: str, amount: int) -> list[str]:
         """The names of the queues without `amount` of free quota for a key: of the queue, then of its ancestors."""
