@@ -72,7 +72,7 @@ async def _statuses_written(cluster: Cluster, waits: str = "waits-0") -> None:
     await until(cluster, "podgroups", "fits", status={"phase": "Running"})
     allocated = {"allocated": {"nvidia.com/gpu": "2"}}
     await until(cluster, "queues", "q", metadata={"annotations": {CARD_ALLOCATED: '{"A10":2}'}}, status=allocated)
-    await until(cluster, "pods", waits, status={"conditions": [{"reason": "Unschedulable"}]})
+    await until(cluster, "pods", waits, status={"conditions": [{"type": "PodScheduled", "status": "False"}]})
 
 
 async def _volumes(cluster: Cluster) -> None:
