@@ -252,8 +252,7 @@ class JobFacts:
         """Whether a limit that a job exceeds is what the ancestors of a queue leave of theirs."""
         resource = exceeded.figures.resource
         stated = self.capabilities.get(exceeded.queue, {}).get(resource)
-        is_card = not set(self.known_cards).isdisjoint(resource.split("|"))
-        is_tree = self._snapshot.conf.quota_plugins.is_tree and not is_card
+        is_tree = self._snapshot.conf.quota_plugins.is_tree and not {*self.known_cards} & {*resource.split("|")}
         return is_tree and (stated is None or stated > exceeded.figures.limit)
 
     def named_queue(self, name: str) -> str:
@@ -262,8 +261,8 @@ class JobFacts:
 
     def related_queue(self, name: str) -> str:
         """`parent queue p`, `ancestor queue root`: of a queue above that of the job."""
-        own = self._snapshot.state.queues.get(self.job.queue)
-        return f"{'parent' if own is not None and own.parent == name else 'ancestor'} queue {name}"
+        own = self._snapshot.state.queues[self.job.queue]
+        return f"{'parent' if own.parent == name else 'ancestor'} queue {name}"
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 
