@@ -44,6 +44,10 @@ near: $(VENV)/dev.stamp ## Run the tests near the changed files (BASE=main: chan
 	@near=$$($(BIN)/python -m tests.near $(or $(BASE),HEAD)) || exit 1; \
 	if [ -n "$$near" ]; then $(PYTEST) -m "not campaign" $$near; else echo "no tests near the changed files"; fi
 
+.PHONY: packages
+packages: ## Install the Debian packages of the tests, as root: PostgreSQL and Chromium
+	@tests/debian_packages.sh
+
 # Every test is in one of the next two (tests/architecture/test_lanes.py).
 test: controlplane ## Run the tests but the campaign: about five minutes, 17 to 30 when it builds the control plane
 	$(PYTEST) -m "not campaign"

@@ -99,10 +99,7 @@ class JobTable:
             self._groupless[task.uid] = queue
 
     def tasks_added(self, job: Job, tasks: Sequence[Task], bound_queue: str = "") -> None:
-        """Update a job after tasks that are alike were added to it, or one of its tasks was changed.
-
-        `bound_queue`: as their bindings wrote it.
-        """
+        """Update a job with new tasks that are alike, or a changed one; `bound_queue`: as their bindings wrote it."""
         job.had_tasks = True
         job.note_whole()
         self.bound_changed(job)
@@ -335,10 +332,9 @@ class JobTable:
             queue.releasing += job.releasing
             self._changes.queues.add(name)
         self.orphans.pop(job.key, None)
+        self.schedulable[job.key] = job
         if job.key in self.held:
-            self.schedulable.pop(job.key, None)
-        else:
-            self.schedulable[job.key] = job
+            del self.schedulable[job.key]
         self._changes.jobs.add(job.key)
 
     def _detach(self, job: Job) -> None:
@@ -386,8 +382,7 @@ class JobTable:
         name = job.priority_class_name
         if name in CRITICAL_CLASSES and job.namespace != SYSTEM_NAMESPACE:
             return self._default_priority
-        found = self.priority_classes.get(name)
-        return found[0] if found is not None else self._default_priority
+        return self.priority_classes.get(name, (self._default_priority,))[0]
 
     def _refresh_priorities(self) -> None:
         defaults = [value for value, is_default in self.priority_classes.values() if is_default]

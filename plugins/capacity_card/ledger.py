@@ -27,7 +27,7 @@ from capcard_sched.plugins.capacity_card.quota import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping
 
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.quota.limits import QuotaShortage
@@ -389,12 +389,6 @@ class Ledger:
     def free(self, queue: QueueAccount, key: str, *, own: bool = False) -> int:
         """`QueueAccount.free` now."""
         return queue.free(key, nominating=self._session.nominating, growing=self._session.growing, own=own)
-
-    def joint_pods(
-        self, queue: QueueAccount, cards: Sequence[str], pods: Sequence[int], amount: int, *, own: bool
-    ) -> int:
-        """As `QueueAccount.joint_pods`."""
-        return queue.joint_pods(cards, pods, amount, nominating=self._session.nominating, own=own)
 
     def bounds(self, queue: QueueAccount, key: str, amount: int, *, own: bool = False) -> list[QuotaBound]:
         """The limits, as `QueueAccount.limits`, on further pods that request an amount > 0 of a key."""

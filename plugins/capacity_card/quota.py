@@ -17,6 +17,7 @@ from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.plugins.capacity_card.card_flow import reachable_sum, sum_of
 from capcard_sched.plugins.capacity_card.card_inventory import parsed
 from capcard_sched.plugins.capacity_card.charge import PLAIN, ChargeSum, alternatives_of
+from capcard_sched.plugins.capacity_card.dimension import Dimension, dimension
 from capcard_sched.plugins.capacity_card.multi_card_admission import QueueUsage
 
 if TYPE_CHECKING:
@@ -34,31 +35,6 @@ if TYPE_CHECKING:
 
 #: Constants, as `model.status` recommends.
 _INQUEUE, _RUNNING = PodGroupPhase.INQUEUE, PodGroupPhase.RUNNING
-
-
-class Dimension(NamedTuple):
-    """One of cpu (milli-cores) and memory (bytes) of one queue."""
-
-    #: `spec.capability`; None when it has no value, which differs from 0.
-    capability: int | None
-    real_capability: int
-    deserved: int
-    #: The limit of all checks: the capability, else the real capability.
-    limit: int
-
-
-def dimension(queue: Queue, name: str, free: int) -> Dimension:
-    """The limits of one queue in one dimension; device resources in these fields are ignored.
-
-    `free`: the amount of the cluster that no queue is guaranteed.
-    """
-    capability = (queue.capability or {}).get(name)
-    guarantee = (queue.guarantee or {}).get(name, 0)
-    real = limit = free + guarantee
-    if capability is not None:
-        real, limit = min(real, capability), capability
-    deserved = max(min((queue.deserved or {}).get(name, 0), real), guarantee)
-    return Dimension(capability, real, deserved, limit)
 
 
 class QueueQuota(NamedTuple):

@@ -84,6 +84,11 @@ class QuotaChecks(CardSelection):
         self._session, self._queues, self._refusal_of = session, session.queues, session.refusal_of
 
     @property
+    def _is_nominating(self) -> bool:
+        """Whether nominations are planned: pods that are being released hold no quota then."""
+        return self._session is not None and self._session.nominating
+
+    @property
     def _is_growing(self) -> bool:
         """Whether only limits of objects apply, none that follow from the size of the cluster."""
         return self._session is not None and self._session.growing
@@ -238,7 +243,9 @@ class QuotaChecks(CardSelection):
             indexes = self.inventory.alternative_index(choice.alternatives, choice.usable)
             limits = self._limits(account, demand, choice, own=own)
             if not ledger.same_card:
-                fitting = ledger.joint_pods(account, choice.alternatives, limits, demand.amount, own=own)
+                fitting = account.joint_pods(
+                    choice.alternatives, limits, demand.amount, nominating=self._is_nominating, own=own
+                )
                 at_once = wanted if fitting == sum(limits) else 1  # the next pod may take any alternative
             else:
                 # One card for all pods of the job. Until the first pod fixes it, every alternative takes one pod only.

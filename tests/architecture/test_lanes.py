@@ -78,20 +78,23 @@ def test_ci_builds_the_oldest_release_only_while_there_is_time(
     done = run_ci(tmp_path, "--silent compat-built", int(not built), SECONDS=str(elapsed))
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert [line.split(":")[0] for line in lines[:4]] == [
+    assert [line.split(":")[0] for line in lines[:5]] == [
+        "=== make packages",
         "=== make lint",
         "=== make test",
         "=== make campaign",
         "=== make soak MINUTES=2 SEED=1",
     ]
-    assert len(lines) == 5
-    assert re.match(last, lines[4])
+    assert len(lines) == 6
+    assert re.match(last, lines[5])
 
 
 def test_a_failed_step_ends_ci(tmp_path: Path) -> None:
     done = run_ci(tmp_path, "test", 2)
     assert done.returncode == 2
-    assert re.fullmatch(r"=== make lint: .*\n=== make test: \d+ s, exit status 2 \(CI: \d+ s\)\n", done.stdout)
+    assert re.fullmatch(
+        r"=== make packages: .*\n=== make lint: .*\n=== make test: \d+ s, exit status 2 \(CI: \d+ s\)\n", done.stdout
+    )
 
 
 def test_make_test_has_tests_of_every_folder() -> None:

@@ -24,8 +24,8 @@ def chromium() -> Iterator[Browser]:
     """A browser without a window. Skips the test without Chromium; fails in CI."""
     program = shutil.which("chromium")
     if program is None:
-        reason = "no chromium on the PATH; Debian: apt-get install chromium"
-        if os.environ.get("CAPCARD_REQUIRE_CHROMIUM"):
+        reason = "no chromium on the PATH: run `make packages`"
+        if os.environ.get("CAPCARD_REQUIRE_PACKAGES"):
             pytest.fail(reason)
         pytest.skip(reason)
     with sync_playwright() as playwright:

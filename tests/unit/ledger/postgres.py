@@ -26,7 +26,7 @@ def _programs() -> Path:
     for folder in found:
         if all((folder / name).exists() for name in ("initdb", "postgres", "pg_ctl")):
             return folder
-    raise NoPostgresError("no PostgreSQL found: apt install postgresql")
+    raise NoPostgresError("no PostgreSQL found: run `make packages`")
 
 
 @contextmanager
