@@ -103,7 +103,6 @@ class JobFacts:
         #: Why the job can never start; None when it can.
         self.exceeded = session.exceeded_limit(job)
         self.capacity = self._capacities(self.pending)
-        #: The free cards that pods without a node accept, where some are stranded.
         self.stranded = limits.stranded.of_pods(self.waiting, self.pending)
         self.known_cards = sorted(self._capacity.cards)
         #: The card quota of the queue in thousandths, and why the annotation is invalid.
