@@ -29,6 +29,7 @@ def web(
     *,
     listen_address: Annotated[str, Parameter(metavar="HOST:PORT")] = _DEFAULT_ADDRESS,
     authentication: Annotated[Literal["none", "token"] | None, Parameter(show_default=False)] = None,
+    ledger: Annotated[str, Parameter(show_default=False, metavar="FILE|URL")] = "",
     source: Source = Source(),  # noqa: B008 - frozen
 ) -> int:
     """Serve pages about queues, jobs and nodes, with diagnoses, what-if and a time machine; writes nothing.
@@ -42,6 +43,8 @@ def web(
         listen_address: Address of the server.
         authentication: `none`: every client sees everything. `token`: a bearer token of the live cluster; a viewer sees
             the jobs of namespaces in which the user may get pods. Default: none on a loopback address, else token.
+        ledger: Database of the page of usage: a file, or postgresql://USER@HOST:PORT/NAME (docs/ledger.md). That of a
+            live cluster is created where necessary, and jobs, held cards and quotas are recorded in it.
         source: Flags that select the cluster.
     """
     try:
@@ -51,11 +54,11 @@ def web(
     try:
         by_token = _by_token(authentication, address, source)
         if source.is_live:
-            _serve_live(source, address, by_token=by_token)
+            _serve_live(source, address, ledger, by_token=by_token)
         else:
             from capcard_sched.cli.web_files import FileClusters
 
-            clusters = FileClusters(source)
+            clusters = FileClusters(source, ledger)
             clusters.load()
             asyncio.run(_serve(clusters, _local_access(address), address))
     except BadInputError as error:
@@ -89,7 +92,7 @@ def _local_access(address: AddressFlag) -> Access:
     return LocalAccess((address.host,) if _is_loopback(address) else None)
 
 
-def _serve_live(source: Source, address: AddressFlag, *, by_token: bool) -> None:
+def _serve_live(source: Source, address: AddressFlag, ledger: str, *, by_token: bool) -> None:
     """Follow a live cluster and serve. Raises BadInputError and CancelledError."""
     from capcard_sched.cli.inputs import build_core, options_of
     from capcard_sched.cli.live_cluster import connection_of
@@ -105,13 +108,14 @@ def _serve_live(source: Source, address: AddressFlag, *, by_token: bool) -> None
 
     async def serve() -> None:
         held = FollowedCluster(core, connection, connection.namespace or "default")
-        await _follow(source, held, address, by_token=by_token)
+        await _follow(source, held, address, ledger, by_token=by_token)
 
     run_followed(serve())
 
 
-async def _follow(source: Source, held: FollowedCluster, address: AddressFlag, *, by_token: bool) -> None:
+async def _follow(source: Source, held: FollowedCluster, address: AddressFlag, ledger: str, *, by_token: bool) -> None:
     """Serve while the cluster is followed, until a signal. Raises groups of BadInputError."""
+    from capcard_sched.cli.ledger_feed import LedgerFeed
     from capcard_sched.cli.web_live import LiveClusters
     from capcard_sched.kube.client import Client
     from capcard_sched.web.token_access import TokenAccess
@@ -125,9 +129,13 @@ async def _follow(source: Source, held: FollowedCluster, address: AddressFlag, *
             access = TokenAccess(client, held.namespaces)
         follow = held.follow(await held.find_kinds())
         async with asyncio.TaskGroup() as group:
-            followed = group.create_task(follow)
-            await _serve(LiveClusters(source, held), access, address)
-            followed.cancel()
+            tasks = [group.create_task(follow)]
+            if ledger:
+                held.feed = LedgerFeed(ledger, held)
+                tasks.append(group.create_task(held.feed.run()))
+            await _serve(LiveClusters(source, held, ledger), access, address)
+            for followed in tasks:
+                followed.cancel()
 
 
 async def _serve(source: PageSource, access: Access, address: AddressFlag) -> None:

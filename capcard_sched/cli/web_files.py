@@ -57,8 +57,9 @@ _MOST_SECONDS: Final = 100
 class FileClusters:
     """Loads clusters from files, each moment once. One thread loads; views are made in copies."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, source: Source, ledger: str = "") -> None:
+        """`ledger`: database of the page of usage, "" for none."""
+        self._source, self._ledger = source, ledger
         self._label = ", ".join(source.file) or str(source.recording)
         self._thread = ThreadPoolExecutor(1, "clusters")
         self._kept: OrderedDict[float | None, Cluster] = OrderedDict()
@@ -163,7 +164,8 @@ class FileClusters:
     def _cluster(self, found: ClusterSource, source: Source, state: SourceState | None) -> Cluster:
         headlines = once(lambda: found.headlines.read(found.now) if found.headlines is not None else {})
         headlines()
-        return cluster_of(found, source, state, self._label, headlines, self._history)
+        cluster = cluster_of(found, source, state, self._label, headlines, self._history)
+        return replace(cluster, ledger=self._ledger)
 
 
 def cluster_of(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     from capcard_sched.cli.cluster_source import Source
+    from capcard_sched.cli.ledger_feed import LedgerFeed
     from capcard_sched.framework.core import Core
     from capcard_sched.kube.connection import Connection
     from capcard_sched.model.deltas import Delta
@@ -45,11 +46,15 @@ class FollowedCluster(HeldCluster):
         super().__init__(core, connection, namespace)
         #: Number of deliveries so far.
         self.version = 0
+        #: Records changes, where wanted.
+        self.feed: LedgerFeed | None = None
         self._changed = asyncio.Event()
 
     def deliver(self, deltas: Sequence[Delta]) -> None:
         """Take in changes."""
         super().deliver(deltas)
+        if self.feed is not None:
+            self.feed.note(deltas)
         self.version += 1
         self._changed.set()
         self._changed = asyncio.Event()
@@ -75,8 +80,9 @@ class FollowedCluster(HeldCluster):
 class LiveClusters:
     """Views of a followed cluster at the present."""
 
-    def __init__(self, source: Source, held: FollowedCluster) -> None:
-        self._source, self._held = source, held
+    def __init__(self, source: Source, held: FollowedCluster, ledger: str = "") -> None:
+        """`ledger`: database of the page of usage, "" for none."""
+        self._source, self._held, self._ledger = source, held, ledger
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def view(self, page: Page, query: Mapping[str, str], namespaces: frozenset[str] | None) -> InsightPart:
@@ -108,7 +114,8 @@ class LiveClusters:
         state = live_state(self._source, found.live)
         cluster = cluster_of(found, self._source, state, self._held.connection.server, headlines)
         warnings = (*cluster.warnings, *(line.removeprefix("warning: ") for line in notes.getvalue().splitlines()))
-        return replace(cluster, warnings=tuple(dict.fromkeys(warnings)), namespaces=namespaces)
+        warnings = tuple(dict.fromkeys(warnings))
+        return replace(cluster, warnings=warnings, namespaces=namespaces, ledger=self._ledger)
 
     async def changes(self) -> AsyncIterator[tuple[str, str]]:
         """Events of the cluster: `change`, `beat`, and `stale` with seconds."""

@@ -13,6 +13,7 @@ from capcard_sched.ledger.recorder import AdoptedRows, LedgerRecorder
 from capcard_sched.ledger.rollup import roll_up
 from capcard_sched.ledger.rows import CapacityRow, ChargeRow, JobRecord, QuotaRecord, StageRow
 from capcard_sched.ledger.usage_report import UsageQuery, UsageReport, usage_report
+from capcard_sched.ledger.usage_series import UsageSeries, usage_series
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 
 if TYPE_CHECKING:
@@ -69,6 +70,11 @@ class UsageLedger:
     def recorded_until(self) -> float:
         """Unix seconds up to which the database has records; 0.0 without any."""
         return max((source.recorded_until for source in self._database.sources()), default=0) / 1000
+
+    @property
+    def recorded_since(self) -> float:
+        """Unix seconds of the first record; 0.0 without any."""
+        return min((source.began for source in self._database.sources()), default=0) / 1000
 
     # --- recording ----------------------------------------------------------------------------------------------------
 
@@ -167,6 +173,10 @@ class UsageLedger:
     def usage(self, query: UsageQuery) -> UsageReport:
         """Card-time by the groups of a query."""
         return usage_report(self._database, query)
+
+    def series(self, since: float, until: float) -> list[UsageSeries]:
+        """Cards in use over time, by card and queue (Unix seconds)."""
+        return usage_series(self._database, since, until)
 
     def history(self, since: float, until: float, name: str = "", namespace: str = "") -> list[JobLife]:
         """The lives of jobs that lasted between two moments (Unix seconds), in order of submission.

@@ -40,6 +40,8 @@ class Cluster:
     what_if: Callable[[ProposedChanges], Comparison]
     #: Usage over time; None for a source without a past.
     history: History | None = None
+    #: Database of the ledger: a file, or a URL of PostgreSQL; "" without one.
+    ledger: str = ""
     #: Namespaces whose jobs are visible; None for all.
     namespaces: frozenset[str] | None = None
 

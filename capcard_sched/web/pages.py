@@ -10,6 +10,7 @@ from capcard_sched.web.job_rows import job_list
 from capcard_sched.web.nodes import node_list
 from capcard_sched.web.overview import overview
 from capcard_sched.web.quotas import queue_list, queue_view
+from capcard_sched.web.usage import usage_view
 from capcard_sched.web.what_if import what_if_view
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ PAGES: Final = (
         frozenset({"kind", "fix"}),
     ),
     Page("/nodes", "/nodes", "nodes.html", node_list, views.NodeList, frozenset({"card", "queue", "text", "page"})),
+    Page("/usage", "/usage", "usage.html", usage_view, views.UsageView, frozenset({"since", "by"})),
     Page(
         "/what-if",
         "/what-if",

@@ -31,6 +31,7 @@ NAVIGATION: Final = (
     ("Queues", "/queues"),
     ("Jobs", "/jobs"),
     ("Nodes", "/nodes"),
+    ("Usage", "/usage"),
     ("What if", "/what-if"),
 )
 

@@ -197,6 +197,51 @@ class Overview(InsightPart, frozen=True, kw_only=True):
     all_nodes: int = 0
 
 
+class UsageGroup(InsightPart, frozen=True, kw_only=True):
+    """Card-hours of one group, and the waits of its jobs in seconds."""
+
+    group: tuple[str, ...]
+    used: float
+    evicted: float
+    jobs: int
+    wait_p50: float | None
+    wait_p90: float | None
+    #: Parts of quotas; None for groups without one.
+    quota: float | None
+    idle: float | None
+    lent: float | None
+
+
+class CardUsage(InsightPart, frozen=True, kw_only=True):
+    """Card-hours of one card of the cluster."""
+
+    card: str
+    capacity: float
+    #: On nodes that were cordoned or not ready.
+    unavailable: float
+    used: float
+
+
+class UsageView(InsightPart, frozen=True, kw_only=True):
+    """Card-hours of a period by queue, card, namespace, user, service or day."""
+
+    api_version: ApiVersion = API_VERSION
+    kind: Literal["Usage"] = "Usage"
+    moment: Moment
+    #: The period, up to the last record.
+    begin: str
+    end: str
+    #: As in the query: `30d`.
+    since: str
+    by: tuple[str, ...]
+    groups: tuple[UsageGroup, ...]
+    cards: tuple[CardUsage, ...]
+    #: Cards in use over time, by queue.
+    series: tuple[CardSeries, ...]
+    #: Sentences about what the figures do not have.
+    notes: tuple[str, ...]
+
+
 class QueueList(InsightPart, frozen=True, kw_only=True):
     """The tree of queues."""
 

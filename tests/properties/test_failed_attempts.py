@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from capcard_sched.model.annotations import COOLDOWN_TIME, QUEUE_NAMESPACES, SERVICE_TYPE
 from capcard_sched.model.deltas import ObjectChanged
-from capcard_sched.model.intents import Bind, Evict, UpdatePodGroup
+from capcard_sched.model.intents import Bind, Evict, UpdatePodCondition, UpdatePodGroup
 from capcard_sched.model.limits import PodDisruptionBudgetObject
 from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.testing import Harness
@@ -279,15 +279,18 @@ def _turn(run: _Typed, turn: _Turn) -> tuple[list[list[Any]], list[dict[str, str
         )
     decisions: list[list[Any]] = []
     written: set[str] = set()
+    # Of a pod condition the last one: its reason follows the quotas at once, its message a new attempt.
+    conditions: dict[str, str] = {}
     phases: list[dict[str, str]] = []
     for seconds in (turn.seconds, 1, 1):
         result = run.h.step(run.h.now + seconds)
         assert not result.report.errors
         decisions.append([intent for intent in result.intents if isinstance(intent, (Bind, Evict))])
         run.evicted += [intent.name for intent in result.intents if isinstance(intent, Evict)]
-        written |= {_content(intent) for intent in result.intents}
+        written |= {_content(intent) for intent in result.intents if not isinstance(intent, UpdatePodCondition)}
+        conditions |= {one.uid: _content(one) for one in result.intents if isinstance(one, UpdatePodCondition)}
         phases.append({key: job.phase.value for key, job in run.h.state.jobs.items()})
-    return decisions, phases, sorted(written)
+    return decisions, phases, sorted([*written, *conditions.values()])
 
 
 def _content(intent: Any) -> str:

@@ -42,6 +42,9 @@ class _WrittenCondition(NamedTuple):
     node: str | None
     #: Whether an event reported it.
     reported: bool
+    #: The message without the nodes that the gang lacks, and whether the pod lacks one.
+    detail: str
+    lacks_node: bool
 
 
 class _Release(NamedTuple):
@@ -95,6 +98,24 @@ class PodConditions:
             return frozenset()
         return self._claims.update(session)
 
+    def renew(self, session: Session, keys: AbstractSet[str], intents: list[Intent]) -> None:
+        """Writes the reasons of pods whose claims changed, with the messages that were written last.
+
+        A job whose attempt fails as before keeps its messages, whether a session attempts it or skips it.
+        """
+        for key in sorted(keys & session.state.jobs.keys()):
+            job, claims = session.state.jobs[key], self._claims.of(key)
+            texts = _Texts(session, job, claims, self._written)
+            for task in sorted(job.pending.values(), key=lambda task: task.name):
+                known = self._written.get(task.uid)
+                if known is None or known.reason not in _BY_CLAIM:
+                    continue
+                reason = claims.get(task.uid, known.reason)
+                text = texts.with_missing_nodes(known.detail) if reason == _UNSCHEDULABLE else known.detail
+                if (reason, text) != (known.reason, known.message):
+                    intents.append(UpdatePodCondition(task.namespace, task.name, task.uid, reason, text, None))
+                    self._written[task.uid] = known._replace(reason=reason, message=text)
+
     def close(
         self, session: Session, job: Job, events: SessionEvents, intents: list[Intent], *, is_early: bool
     ) -> None:
@@ -128,7 +149,8 @@ class PodConditions:
                 intents.append(UpdatePodCondition(task.namespace, task.name, task.uid, content[0], text, node))
             elif known.reported or is_early:
                 continue
-            self._written[task.uid] = _WrittenCondition(*content, reported=not is_early)
+            lacks_node = _lacks_node(outcome)
+            self._written[task.uid] = _WrittenCondition(*content, not is_early, message, lacks_node)
             if not is_early and not events.has_own_event(job, task, message):
                 events.emit(session, intents, reference(task), "Warning", reasons.FAILED_SCHEDULING.code, message,
                             slot="pod", normalise=True)  # fmt: skip
@@ -191,9 +213,15 @@ class PodConditions:
 class _Texts:
     """The texts that pending pods of one job share, computed on demand."""
 
-    def __init__(self, session: Session, job: Job, claims: Mapping[str, str]) -> None:
-        """`claims`: the reasons of the pending pods, by uid."""
-        self._session, self._job, self._claims = session, job, claims
+    def __init__(
+        self,
+        session: Session,
+        job: Job,
+        claims: Mapping[str, str],
+        written: Mapping[str, _WrittenCondition] | None = None,
+    ) -> None:
+        """`claims`: the reasons of the pending pods, by uid; `written`: which pods lack a node; else outcomes."""
+        self._session, self._job, self._claims, self._written = session, job, claims, written
         self._job_text: str | None = None
         self._missing: str | None = None
 
@@ -218,12 +246,17 @@ class _Texts:
         counts: Counter[TaskClass] = Counter(
             task.cls
             for uid, task in self._job.pending.items()
-            if self._claims.get(uid) == _UNSCHEDULABLE and _lacks_node(session.outcome_of(uid))
+            if self._claims.get(uid) == _UNSCHEDULABLE and self._lacks_node(uid)
         )
         shapes: Counter[str] = Counter()
         for cls, count in counts.items():
             shapes[_shape(session, cls)] += count
         return ", ".join(f"{n} pod{'s' if n > 1 else ''} ({shape})" for shape, n in sorted(shapes.items()))
+
+    def _lacks_node(self, uid: str) -> bool:
+        if self._written is None:
+            return _lacks_node(self._session.outcome_of(uid))
+        return uid not in self._written or self._written[uid].lacks_node
 
 
 def _lacks_node(outcome: TaskOutcome | None) -> bool:

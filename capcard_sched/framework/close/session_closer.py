@@ -95,9 +95,6 @@ class SessionCloser:
         groupless = self._refuse_without_group(session)
         release_idle_capacity(session)
         claimed = self._pod_conditions.update_claims(session)
-        session.touch(*claimed)
-        for key in claimed:
-            self._failures.pop(key, None)
         self._undo_pipelines(session)
         self._explain_enqueue_refusals(session)
         for plugin in session.dispatch.plugins:
@@ -123,6 +120,7 @@ class SessionCloser:
                 self._close_job(session, job, intents, unwritten=job.key in unwritten, admitted=job.key in admitted)
             elif job.key in groupless or job.pending:
                 self._close_pods(session, job, intents, is_early=job.key not in groupless)
+        self._pod_conditions.renew(session, claimed, intents)
         for job in skipped:
             self._add_never_starting(session, job, intents)
         self._queue_statuses.close(session, intents)

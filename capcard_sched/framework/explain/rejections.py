@@ -156,9 +156,12 @@ def _rejected_besides(engine: PlacementEngine, signature: PodSignature, diagnosi
 
 
 def _with_other_cards(session: Session, task: Task, view: NodeView) -> NDArray[np.bool_]:
-    """The nodes of a view without a card that a pod accepts; none for a pod without the name of a card."""
+    """The nodes of a view without a card that a pod accepts; none for a pod without the name of a card.
+
+    Devices of claims are no resources of their node: the allocator decides on each node.
+    """
     cards = session.dispatch.first("pod_cards", task.cls)
-    if cards is None or not cards.names:
+    if cards is None or not cards.names or task.cls.claims:
         return np.zeros(len(view), dtype=bool)
     nodes, cards_of = session.nodes.nodes, session.state.cards_of
     return np.array([cards_of(nodes[row]).keys().isdisjoint(cards.alternatives) for row in view.rows.tolist()], bool)

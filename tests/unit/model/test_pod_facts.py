@@ -175,6 +175,7 @@ def test_facts_of_a_full_pod() -> None:
     assert msgspec.structs.asdict(facts) == {
         "status": TaskStatus.RUNNING,
         "group_name": "g",
+        "other_group": "",
         "queue_name": "q",
         "role": "worker",
         "priority": 9,

@@ -1,0 +1,116 @@
+"""The page of card-hours, from a ledger."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from capcard_sched.ledger.database import LedgerError
+from capcard_sched.ledger.usage_ledger import open_ledger
+from capcard_sched.ledger.usage_report import DIMENSIONS, UsageQuery
+from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
+from capcard_sched.web.history import CardSeries, QueueSeries
+from capcard_sched.web.moments import moment_of
+from capcard_sched.web.views import CardUsage, UsageGroup, UsageView
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from capcard_sched.ledger.usage_report import CardRow, Dimension, UsageRow
+    from capcard_sched.ledger.usage_series import UsageSeries
+    from capcard_sched.web.cluster import Cluster
+
+#: The period without `since`.
+_SINCE: Final = "30d"
+#: Millionths of a card-second per card-hour.
+_HOUR: Final = 3_600_000_000
+#: Dimensions whose groups name namespaces, or users of them.
+_OF_NAMESPACES: Final = frozenset({"namespace", "user"})
+
+
+def usage_view(cluster: Cluster, query: Mapping[str, str]) -> UsageView:
+    """The page of a period that ends with the last record. Raises LookupError and ValueError."""
+    if not cluster.ledger:
+        raise LookupError("no ledger: start web with --ledger FILE|URL")
+    since, by = query.get("since") or _SINCE, _dimensions(query.get("by") or "queue,card")
+    if cluster.namespaces is not None and not _OF_NAMESPACES.isdisjoint(by):
+        raise ValueError("by: namespaces and users are visible with the right to get pods of all namespaces only")
+    try:
+        seconds = parse_span(since) / 10**6
+    except DurationError:
+        raise ValueError(f"since: {since!r}: expected {SPAN_FORM}") from None
+    if seconds <= 0:
+        raise ValueError(f"since: {since!r}: must be > 0")
+    try:
+        with open_ledger(cluster.ledger, create=False) as ledger:
+            until = ledger.recorded_until
+            report = ledger.usage(UsageQuery(until - seconds, until, by))
+            begin = max(until - seconds, ledger.recorded_since)
+            series = ledger.series(begin, until)
+    except LedgerError as error:
+        raise LookupError(str(error)) from None
+    return UsageView(
+        moment=moment_of(cluster),
+        begin=report.since,
+        end=report.until,
+        since=since,
+        by=report.by,
+        groups=tuple(map(_group, report.rows)),
+        cards=tuple(map(_card, report.cards)),
+        series=_series(series, {row.card: row.capacity for row in report.cards}, until - begin),
+        notes=tuple(report.notes),
+    )
+
+
+def _dimensions(text: str) -> tuple[Dimension, ...]:
+    names = [name.strip() for name in text.split(",")]
+    found = tuple(one for name in names for one in DIMENSIONS if one == name)
+    if len(found) != len(names) or len(set(found)) != len(found):
+        raise ValueError(f"by: {text!r}: expected some of {', '.join(DIMENSIONS)}, each once, with commas")
+    return found
+
+
+def _hours(amount: int) -> float:
+    return round(amount / _HOUR, 2)
+
+
+def _group(row: UsageRow) -> UsageGroup:
+    quota, idle, lent = (None if part is None else _hours(part) for part in (row.quota, row.idle, row.lent))
+    p50, p90 = (None if wait is None else wait / 1000 for wait in (row.wait_p50, row.wait_p90))
+    return UsageGroup(
+        group=row.group,
+        used=_hours(row.used),
+        evicted=_hours(row.evicted),
+        jobs=row.jobs,
+        wait_p50=p50,
+        wait_p90=p90,
+        quota=quota,
+        idle=idle,
+        lent=lent,
+    )
+
+
+def _card(row: CardRow) -> CardUsage:
+    return CardUsage(
+        card=row.card, capacity=_hours(row.capacity), unavailable=_hours(row.unavailable), used=_hours(row.used)
+    )
+
+
+def _series(found: Sequence[UsageSeries], capacity: Mapping[str, int], seconds: float) -> tuple[CardSeries, ...]:
+    """By card, with the mean number of cards of the cluster as total."""
+    cards = dict.fromkeys(one.card for one in found)
+    return tuple(
+        CardSeries(
+            card=card,
+            total=round(capacity.get(card, 0) / 1_000_000 / seconds, 2) if seconds else 0.0,
+            queues=tuple(
+                QueueSeries(
+                    queue=one.queue,
+                    times=tuple(index * one.length for index in range(len(one.means))),
+                    amounts=tuple(one.means),
+                )
+                for one in found
+                if one.card == card
+            ),
+        )
+        for card in cards
+    )
