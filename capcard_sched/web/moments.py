@@ -29,6 +29,7 @@ def moment_of(cluster: Cluster) -> Moment:
         length=0.0 if history is None else history.seconds,
         begin="" if history is None else format_timestamp(history.begin),
         live=cluster.is_live,
+        has_usage=bool(cluster.ledger),
         queues=_in_order_of_colors(cluster),
     )
 

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -57,8 +58,8 @@ async def get(served: Served, path: str, token: str = "") -> Reply:
     return await asyncio.to_thread(served.get, path, **headers)
 
 
-async def test_the_pages_of_a_live_cluster_follow_it(cluster: Cluster, config: Path) -> None:
-    async with serving_live(config) as served:
+async def test_the_pages_of_a_live_cluster_follow_it(cluster: Cluster, config: Path, tmp_path: Path) -> None:
+    async with serving_live(config, "--ledger", str(tmp_path / "live.db")) as served:
         overview = (await get(served, "/api/v1/overview")).json
         assert overview["moment"]["live"] is True
         assert overview["moment"]["stale"] == 0
@@ -79,6 +80,13 @@ async def test_the_pages_of_a_live_cluster_follow_it(cluster: Cluster, config: P
             [queue("late-queue", cards={A10: 2}), *gang("late", 2, queue="q", cards=A10, requests=CARD)]
         )
         await browsing
+        await until(partial(_is_used, served), "held cards are in the ledger", within=_SECONDS)
+
+
+def _is_used(served: Served) -> bool:
+    """Whether the ledger has card-hours of the queue, up to the present."""
+    found = served.get("/api/v1/usage?by=queue,card&since=1h")
+    return found.status == 200 and any(row["group"] == ["q", A10] for row in found.json["groups"])
 
 
 def _watch(served: Served, loaded: threading.Event) -> None:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from capcard_sched.web.pages import PAGES
-from tests.web.served import EXAMPLES, Reply, Served, serving
+from tests.web.served import ARGUMENTS, EXAMPLES, Reply, Served, serving
 
 Example = Callable[[str], Served]
 
@@ -25,6 +25,8 @@ DOCUMENTS = {
     "NodeList": "/nodes",
     "WhatIf": "/what-if?drain=a100-1",
 }
+#: Of the tidal example, with a ledger.
+USAGE = "/usage?since=24h"
 
 
 def page_of(document: str) -> str:
@@ -39,7 +41,7 @@ def text_of(reply: Reply) -> str:
 
 def test_every_kind_of_page_is_listed_here() -> None:
     kinds = {field.default for page in PAGES for field in msgspec.structs.fields(page.kind) if field.name == "kind"}
-    assert kinds == set(DOCUMENTS)
+    assert kinds == {*DOCUMENTS, "Usage"}
 
 
 @pytest.mark.parametrize("kind", DOCUMENTS)
@@ -252,3 +254,32 @@ def test_names_are_shown_as_text_without_control_characters(hostile: Served, pat
     assert not set(page.body) & {"\x1b", "\x07", "\u202e"}
     if path != "/what-if":
         assert "&lt;script&gt;alert(1)" in page.body
+
+
+def test_the_usage_is_that_of_the_command_line(ledger: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from capcard_sched.cli.main import run
+
+    assert run(["usage", "--ledger", ledger, "--since", "24h", "-o", "json"]) == 0
+    rows = msgspec.json.decode(capsys.readouterr().out)["rows"]
+    with serving(*ARGUMENTS["tidal"], "--ledger", ledger) as served:
+        found, shown = served.get(f"/api/v1{USAGE}").json, text_of(served.get(USAGE))
+        assert "Usage" in text_of(served.get("/"))
+        by_day = served.get("/api/v1/usage?by=queue,day").json
+        refused = {query: served.get(f"/usage?{query}").status for query in ("by=pod", "by=queue,queue", "since=1x")}
+    assert [row["group"] for row in found["groups"]] == [["serving", "NVIDIA-H200"], ["training", "NVIDIA-H200"]]
+    for row, listed in zip(found["groups"], rows, strict=True):
+        assert [listed["queue"], listed["card"]] == row["group"]
+        assert listed["used"] == pytest.approx(row["used"], abs=0.01)
+        assert f"{row['used']:.1f}" in shown
+    for series in found["series"]:
+        for one, row in zip(series["queues"], found["groups"], strict=True):
+            assert sum(one["amounts"]) * 24 / len(one["amounts"]) == pytest.approx(row["used"], abs=0.1)
+    assert [row["group"][1] for row in by_day["groups"]] == ["2026-01-01", "2026-01-01"]
+    assert refused == {"by=pod": 400, "by=queue,queue": 400, "since=1x": 400}
+
+
+def test_without_a_ledger_there_is_no_usage(example: Example) -> None:
+    served = example("demo")
+    assert "Usage" not in text_of(served.get("/"))
+    reply = served.get("/api/v1/usage")
+    assert (reply.status, reply.json["message"]) == (404, "no ledger: start web with --ledger FILE|URL")
