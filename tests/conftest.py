@@ -42,6 +42,9 @@ settings.register_profile("mutation", settings.get_profile("test"), phases=(Phas
 settings.register_profile("dev", max_examples=300, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 
+#: Tests of pages.
+_PAGES = Path(__file__).parent / "web"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--rewrite`: see tests/vectors."""
@@ -57,11 +60,14 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks tests on a real API server: `-m 'not controlplane'` leaves them out, and a failed one runs again.
 
-    A race in a test does not reject a change; docs/flaky.md has the rule. A deprecated API is no race.
+    So does one of the pages: they are programs of their own, and a browser. A race in a test does not reject a change;
+    docs/flaky.md has the rule. A deprecated API is no race.
     """
     for item in items:
-        if "programs" in getattr(item, "fixturenames", ()):
+        on_server = "programs" in getattr(item, "fixturenames", ())
+        if on_server:
             item.add_marker(pytest.mark.controlplane)
+        if on_server or item.path.is_relative_to(_PAGES):
             item.add_marker(pytest.mark.flaky(reruns=2, rerun_except=DeprecatedApiError))
 
 
