@@ -12,9 +12,9 @@ from capcard_sched.ledger.database import LedgerError
 from capcard_sched.ledger.usage_ledger import open_ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from capcard_sched.cli.web_live import FollowedCluster
+    from capcard_sched.cli.held_cluster import HeldCluster
     from capcard_sched.model.deltas import Delta
 
 #: Kinds that a ledger reads, in the order of its first step.
@@ -26,8 +26,9 @@ _PERIOD: Final = 1.0
 class LedgerFeed:
     """The changes of a cluster from its first complete lists on."""
 
-    def __init__(self, url: str, held: FollowedCluster) -> None:
-        self._url, self._held = url, held
+    def __init__(self, url: str, held: HeldCluster, wait: Callable[[float], Awaitable[None]]) -> None:
+        """`wait`: for the next change of the cluster, at most for so many seconds."""
+        self._url, self._held, self._wait = url, held, wait
         #: Changes that are not written yet, with their moments (Unix seconds); None before the lists are complete.
         self._waiting: list[tuple[float, Sequence[Delta]]] | None = None
 
@@ -49,7 +50,7 @@ class LedgerFeed:
     async def _record(self) -> None:
         """Raises LedgerError."""
         while self._held.stale_for() is None:
-            await self._held.wait_changed(_PERIOD)
+            await self._wait(_PERIOD)
         began = time.time()
         objects = [delta for kind in _KINDS for delta in self._held.objects.of(kind).values()]
         self._waiting = []

@@ -131,7 +131,7 @@ async def _follow(source: Source, held: FollowedCluster, address: AddressFlag, l
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(follow)]
             if ledger:
-                held.feed = LedgerFeed(ledger, held)
+                held.feed = LedgerFeed(ledger, held, held.wait_changed)
                 tasks.append(group.create_task(held.feed.run()))
             await _serve(LiveClusters(source, held, ledger), access, address)
             for followed in tasks:

@@ -43,13 +43,13 @@ def usage_series(database: LedgerDatabase, since: float, until: float) -> list[U
         return []
     count = max(1, min(_PARTS, (end - begin) // _SHORTEST))
     length = (end - begin) / count
-    parts: defaultdict[tuple[str, str], _Parts] = defaultdict(lambda: _Parts(begin, length, count))
+    parts: defaultdict[tuple[str, str], _PartSums] = defaultdict(lambda: _PartSums(begin, length, count))
     for interval in intervals_of(charges, end):
         parts[interval.card, interval.queue].add(interval, begin, end)
     return [UsageSeries(card, queue, length / 1000, found.means()) for (card, queue), found in sorted(parts.items())]
 
 
-class _Parts:
+class _PartSums:
     """Sums of intervals by part: whole parts as differences, the two ends of an interval on their own."""
 
     def __init__(self, begin: int, length: float, count: int) -> None:

@@ -10,7 +10,7 @@ from capcard_sched.ledger.usage_report import DIMENSIONS, UsageQuery
 from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
 from capcard_sched.web.history import CardSeries, QueueSeries
 from capcard_sched.web.moments import moment_of
-from capcard_sched.web.views import CardUsage, UsageGroup, UsageView
+from capcard_sched.web.views import CardHours, UsageGroup, UsageView
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -89,8 +89,8 @@ def _group(row: UsageRow) -> UsageGroup:
     )
 
 
-def _card(row: CardRow) -> CardUsage:
-    return CardUsage(
+def _card(row: CardRow) -> CardHours:
+    return CardHours(
         card=row.card, capacity=_hours(row.capacity), unavailable=_hours(row.unavailable), used=_hours(row.used)
     )
 

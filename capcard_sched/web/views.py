@@ -214,7 +214,7 @@ class UsageGroup(InsightPart, frozen=True, kw_only=True):
     lent: float | None
 
 
-class CardUsage(InsightPart, frozen=True, kw_only=True):
+class CardHours(InsightPart, frozen=True, kw_only=True):
     """Card-hours of one card of the cluster."""
 
     card: str
@@ -237,7 +237,7 @@ class UsageView(InsightPart, frozen=True, kw_only=True):
     since: str
     by: tuple[str, ...]
     groups: tuple[UsageGroup, ...]
-    cards: tuple[CardUsage, ...]
+    cards: tuple[CardHours, ...]
     #: Cards in use over time, by queue.
     series: tuple[CardSeries, ...]
     #: Sentences about what the figures do not have.

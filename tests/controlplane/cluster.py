@@ -19,7 +19,7 @@ from tests.clock import until
 from tests.controlplane import deprecations
 from tests.controlplane.connector import AbortingConnector
 from tests.controlplane.controlplane import ControlPlane
-from tests.controlplane.manifests import Manifest, Manifests, binding, granted, queue
+from tests.controlplane.manifests import Manifest, Manifests, binding, granted, pod_group, queue
 
 #: For `namespace`: all of them.
 ALL: Final = "*"
@@ -214,7 +214,8 @@ class Cluster:
         if webhooks:
             await self.wait_until(self._creates_queues, "the API server to drop the webhooks", within=60)
         # The server drops policies within seconds after they are gone, whether the test or the wipe deleted them.
-        await self.wait_until(self._binds_pods, "the API server to drop the admission policies", within=60)
+        for is_free in (self._binds_pods, self._runs_groups):
+            await self.wait_until(is_free, "the API server to drop the admission policies", within=60)
         for kind in ("nodes", "pods", "podgroups", "queues"):
             # A list of what is (not of what was: resourceVersion "0") waits for the server's cache to catch up.
             await self.list(kind, namespace=ALL, limit="1")
@@ -230,6 +231,11 @@ class Cluster:
         except RequestError as error:
             return error.status == 404
         return False
+
+    async def _runs_groups(self) -> bool:
+        """Whether no policy denies a PodGroup that begins in phase Running."""
+        group = pod_group("no-policy", namespace="default")
+        return await self.rejection({**group, "status": {"phase": "Running"}}) is None
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 

@@ -103,7 +103,7 @@ async def test_pending_objects_show_the_reason_with_figures(
         assert shown.messages_of("FailedScheduling") == []
         assert re.search(r"PodScheduled +False", shown.head)
         condition = (await cluster.get("pods", "waits-0"))["status"]["conditions"][0]
-        assert (condition["reason"], condition["message"]) == ("Unschedulable", short)
+        assert (condition["reason"], condition["message"]) == ("QuotaPending", short)
 
         # PodGroups of a job with pods, of one without, and of one that no node can take.
         for name, phase, reason, text in (

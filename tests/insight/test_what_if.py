@@ -203,7 +203,6 @@ BAD = {
     "no change": (["-f", DEMO], "no change: pass --add"),
     "unknown queue": (["-f", DEMO, "--quota", "nope/A=1"], "Queue nope does not exist; the input has research"),
     "form of a quota": (["-f", DEMO, "--quota", "research=1"], "--quota: 'research=1': expected QUEUE/CARD=N"),
-    "a quota of alternatives": (["-f", DEMO, "--quota", "research/A|B=1"], "--quota: 'research/A|B=1': expected QUEUE"),
     "unknown node": (["-f", DEMO, "--drain", "x"], "Node x does not exist"),
     "form of copies": (["-f", DEMO, "--add-nodes", "h200-1"], "--add-nodes: 'h200-1': expected NxNODE"),
     "unknown template": (["-f", DEMO, "--add-nodes", "2xnope"], "Node nope does not exist"),

@@ -269,7 +269,7 @@ def test_the_usage_is_that_of_the_command_line(ledger: str, capsys: pytest.Captu
     assert [row["group"] for row in found["groups"]] == [["serving", "NVIDIA-H200"], ["training", "NVIDIA-H200"]]
     for row, listed in zip(found["groups"], rows, strict=True):
         assert [listed["queue"], listed["card"]] == row["group"]
-        assert listed["used"] == pytest.approx(row["used"], abs=0.01)
+        assert listed["used"] / 3_600_000_000 == pytest.approx(row["used"], abs=0.01)
         assert f"{row['used']:.1f}" in shown
     for series in found["series"]:
         for one, row in zip(series["queues"], found["groups"], strict=True):

@@ -90,6 +90,8 @@ class _ClaimPass:
         #: Signatures without quota left, by queue.
         self._full: set[tuple[str, PodSignature]] = set()
         self._found: dict[str, dict[str, str]] = {}
+        #: Keys of the jobs for which a plugin failed in this session.
+        self._failed = {error.object.partition(" ")[2] for error in session.report.errors}
 
     def run(self) -> dict[str, dict[str, str]]:
         """The reasons of pending pods by job and uid."""
@@ -127,7 +129,7 @@ class _ClaimPass:
         A job keeps its claims while the session deadline defers it.
         """
         session = self._session
-        if job.key in session.blocked_by_head:
+        if job.key in session.blocked_by_head or job.key in self._failed:
             return False
         outcomes = [] if job.key in self._known else [session.outcome_of(uid) for uid in job.pending]
         if any(one is not None and one.refusal is not None and one.refusal.in_order for one in outcomes):

@@ -31,8 +31,10 @@ def group_status(made: Manifest, phase: str, running: int = 0) -> UpdatePodGroup
     return UpdatePodGroup(*ids(made), phase, running, 0, 0, (WAITING,))
 
 
-def pod_condition(made: Manifest, message: str, nominated: str = "") -> UpdatePodCondition:
-    return UpdatePodCondition(*ids(made), "Unschedulable", message, nominated)
+def pod_condition(
+    made: Manifest, message: str, nominated: str = "", reason: str = "Unschedulable"
+) -> UpdatePodCondition:
+    return UpdatePodCondition(*ids(made), reason, message, nominated)
 
 
 async def test_a_group_gets_its_status_and_nothing_else_is_touched(cluster: Cluster, effects: Harness) -> None:
@@ -242,7 +244,7 @@ async def test_after_a_long_outage_a_status_is_written_within_seconds(
     assert (await cluster.get("podgroups", "g"))["status"]["phase"] == "Running"
 
 
-async def test_a_condition_with_new_numbers_is_rate_limited_and_one_with_new_text_is_written_at_once(
+async def test_a_condition_with_a_new_message_is_rate_limited_and_one_with_a_new_reason_is_written_at_once(
     cluster: Cluster, effects: Harness
 ) -> None:
     """One more node must not rewrite the condition of every pending pod."""
@@ -256,12 +258,12 @@ async def test_a_condition_with_new_numbers_is_rate_limited_and_one_with_new_tex
         effects.submit(pod_condition(made, f"0/{nodes} nodes"))
         await asyncio.sleep(0.01)
     assert await message() == "0/1 nodes"
-    effects.ahead += 1.0
+    effects.ahead += 30.0
     await effects.quiet()
     assert await message() == "0/7 nodes", "what is written in the end is what is so"
     effects.submit(pod_condition(made, "0/8 nodes"))
     await asyncio.sleep(0.1)
-    effects.submit(pod_condition(made, "0/8 nodes: no volume"))
+    effects.submit(pod_condition(made, "0/8 nodes: no volume", reason="QuotaPending"))
     await effects.quiet(within=1.5)
     assert await message() == "0/8 nodes: no volume"
     assert effects.observer.writes == [("PodCondition", 200)] * 3
