@@ -256,7 +256,7 @@ class NetworkTopologyAware(Plugin):
         pending = job.pending.values()
         if not pending or not self.arguments.weight:
             return None
-        needed = max(1, job.min_available - job.ready_tasks - job.pending_best_effort)
+        needed = max(1, job.missing_tasks)
         total = np.sum([task.cls.request for task in pending], axis=0) * (min(needed, len(pending)) / len(pending))
         fullness = self._full().with_request(total)
         if fullness is None:

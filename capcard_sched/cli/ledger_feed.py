@@ -27,7 +27,7 @@ class LedgerFeed:
     """The changes of a cluster from its first complete lists on."""
 
     def __init__(self, url: str, held: HeldCluster, wait: Callable[[float], Awaitable[None]]) -> None:
-        """`wait`: for the next change of the cluster, at most for so many seconds."""
+        """`wait(seconds)` returns at the next change of the cluster, or after that time."""
         self._url, self._held, self._wait = url, held, wait
         #: Changes that are not written yet, with their moments (Unix seconds); None before the lists are complete.
         self._waiting: list[tuple[float, Sequence[Delta]]] | None = None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from capcard_sched.daemon.diagnosis.recording import RecordingReader
     from capcard_sched.ledger.job_history import JobLife
     from capcard_sched.ledger.usage_ledger import UsageLedger
-    from capcard_sched.ledger.usage_report import Dimension, UsageReport, UsageRow
+    from capcard_sched.ledger.usage_report import UsageReport, UsageRow
     from capcard_sched.model.card_labels import CardLabels
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.intents import Intent
@@ -62,19 +62,17 @@ def usage(
         output: Output format. csv has the groups; amounts are card-hours, waits seconds.
     """
     from capcard_sched.ledger.database import LedgerError
-    from capcard_sched.ledger.usage_report import DIMENSIONS, UsageQuery
+    from capcard_sched.ledger.usage_report import UsageQuery, parse_dimensions
 
     try:
-        groups = tuple(part.strip() for part in by.split(","))
-        wrong = next((name for name in groups if name not in DIMENSIONS), None)
-        if wrong is not None:
-            raise BadInputError(f"--by: {wrong!r}: accepted: {', '.join(DIMENSIONS)}")
-        if len(set(groups)) < len(groups):
-            raise BadInputError(f"--by: {by}: name each group once")
+        try:
+            groups = parse_dimensions(by)
+        except ValueError as error:
+            raise BadInputError(f"--by: {error}") from None
         seconds = _seconds("--since", since)
         with _opened(ledger, recording) as source:
             until = source.recorded_until
-            report = source.usage(UsageQuery(until - seconds, until, _dimensions(groups)))
+            report = source.usage(UsageQuery(until - seconds, until, groups))
     except (BadInputError, LedgerError) as error:
         return usage_error(str(error))
     if output == "json":
@@ -218,12 +216,6 @@ def _card_labels(conf: dict[str, Any], where: str) -> CardLabels:
     from capcard_sched.framework.conf.registry import Registry
 
     return valid_conf(msgspec.json.encode(conf), where, Registry.load()).quota_plugins.card_labels
-
-
-def _dimensions(groups: Sequence[str]) -> tuple[Dimension, ...]:
-    from capcard_sched.ledger.usage_report import DIMENSIONS
-
-    return tuple(found for group in groups for found in DIMENSIONS if found == group)
 
 
 def _seconds(flag: str, text: str) -> float:

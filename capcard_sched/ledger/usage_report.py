@@ -40,6 +40,17 @@ DAY: Final = 86_400_000
 _OF_QUOTAS: Final = frozenset({"queue", "card", "day"})
 
 
+def parse_dimensions(text: str) -> tuple[Dimension, ...]:
+    """`queue,card`. Raises ValueError."""
+    names = [name.strip() for name in text.split(",")]
+    wrong = next((name for name in names if name not in DIMENSIONS), None)
+    if wrong is not None:
+        raise ValueError(f"{wrong!r}: accepted: {', '.join(DIMENSIONS)}")
+    if len(set(names)) < len(names):
+        raise ValueError(f"{text}: name each group once")
+    return tuple(found for name in names for found in DIMENSIONS if found == name)
+
+
 class UsageQuery(NamedTuple):
     """A period and the groups of a report. Unix seconds; the period ends before `until`."""
 

@@ -262,6 +262,11 @@ class Job:
         c = self.counts
         return c[1] + c[3] + c[4] + c[5]
 
+    @property
+    def missing_tasks(self) -> int:
+        """Members that the job lacks for `minMember`, best-effort ones counted as placed; below 0 beyond it."""
+        return self.min_available - self.ready_tasks - self.pending_best_effort
+
     def is_ready(self) -> bool:
         """Enough members are placed; best-effort members count as placed."""
         c = self.counts

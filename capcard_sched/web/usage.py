@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from capcard_sched.ledger.database import LedgerError
 from capcard_sched.ledger.usage_ledger import open_ledger
-from capcard_sched.ledger.usage_report import DIMENSIONS, UsageQuery
+from capcard_sched.ledger.usage_report import UsageQuery, parse_dimensions
 from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
 from capcard_sched.web.history import CardSeries, QueueSeries
 from capcard_sched.web.moments import moment_of
@@ -15,7 +15,7 @@ from capcard_sched.web.views import CardHours, UsageGroup, UsageView
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from capcard_sched.ledger.usage_report import CardRow, Dimension, UsageRow
+    from capcard_sched.ledger.usage_report import CardRow, UsageRow
     from capcard_sched.ledger.usage_series import UsageSeries
     from capcard_sched.web.cluster import Cluster
 
@@ -31,7 +31,11 @@ def usage_view(cluster: Cluster, query: Mapping[str, str]) -> UsageView:
     """The page of a period that ends with the last record. Raises LookupError and ValueError."""
     if not cluster.ledger:
         raise LookupError("no ledger: start web with --ledger FILE|URL")
-    since, by = query.get("since") or _SINCE, _dimensions(query.get("by") or "queue,card")
+    since = query.get("since") or _SINCE
+    try:
+        by = parse_dimensions(query.get("by") or "queue,card")
+    except ValueError as error:
+        raise ValueError(f"by: {error}") from None
     if cluster.namespaces is not None and not _OF_NAMESPACES.isdisjoint(by):
         raise ValueError("by: namespaces and users are visible with the right to get pods of all namespaces only")
     try:
@@ -59,14 +63,6 @@ def usage_view(cluster: Cluster, query: Mapping[str, str]) -> UsageView:
         series=_series(series, {row.card: row.capacity for row in report.cards}, until - begin),
         notes=tuple(report.notes),
     )
-
-
-def _dimensions(text: str) -> tuple[Dimension, ...]:
-    names = [name.strip() for name in text.split(",")]
-    found = tuple(one for name in names for one in DIMENSIONS if one == name)
-    if len(found) != len(names) or len(set(found)) != len(found):
-        raise ValueError(f"by: {text!r}: expected some of {', '.join(DIMENSIONS)}, each once, with commas")
-    return found
 
 
 def _hours(amount: int) -> float:

@@ -56,7 +56,7 @@ class CardDemand:
     inferred: bool = False
     #: The card is that of devices which ResourceClaims request.
     by_claims: bool = False
-    #: The demand in a cluster with nodes that offer its cards; None where some node does, or nothing tells the amount.
+    #: The demand in a cluster with nodes that offer its cards; None if some node does, or the amount is unknown.
     absent: CardDemand | None = None
     amount: int = field(init=False)
     several: bool = field(init=False)

@@ -61,7 +61,7 @@ class GangAllocator:
         #: failure depends on more than the job, the books of its queue and free resources.
         self.shortages: dict[PodSignature, int] | None = {} if not session.pipelined_tasks else None
         #: Tasks without which the job does not start; any further one once it is ready.
-        self._needed = count or max(1, missing(job))
+        self._needed = count or max(1, job.missing_tasks)
         self._count = count
         #: The number of tasks that quotas admit, as far as they admit fewer than needed.
         self._reachable = self._needed
@@ -94,7 +94,7 @@ class GangAllocator:
             elif self._count:
                 most = self._count - self._placed
             else:
-                most = max(1, missing(job)) if self._placed else self._needed
+                most = max(1, job.missing_tasks) if self._placed else self._needed
             end = self._end_of_run(signature, most)
             if not self._place_run(signature, tasks[self._position : end], ready):
                 break
@@ -252,7 +252,7 @@ class GangAllocator:
         rows, releases, text = known
         if self._placed or releases != self._engine.releases or self._session.has_releasing():
             return False
-        needed = missing(self._job)
+        needed = self._job.missing_tasks
         if len(run) < needed or len(rows) >= min(needed, admitted) or len(run) != len(self._tasks):
             return False
         self._note_shortage(run_signature)
@@ -277,11 +277,6 @@ class GangAllocator:
         for task in self._tasks[self._position : end]:
             self._session.set_outcome(task, outcome)
         self._position = end
-
-
-def missing(job: Job) -> int:
-    """The number of tasks that the job lacks for its minimum; below 0 beyond it."""
-    return job.min_available - job.ready_tasks - job.pending_best_effort
 
 
 def need_continue_allocating(job: Job, failed_roles: set[str], rest: Sequence[Task]) -> bool:

@@ -115,7 +115,7 @@ class GroupAttempt:
         singles = [unit.tasks[0] for unit in self._singles_now()]
         singles.sort(key=lambda task: task.role not in roles)
         while singles and not done(job):
-            lacking = max(1, job.min_available - job.ready_tasks - job.pending_best_effort - job.waiting_tasks)
+            lacking = max(1, job.missing_tasks - job.waiting_tasks)
             run = singles[:lacking]
             if not self._place(engine, GroupUnit(None, tuple(run), len(run), False, False), run, later=later):
                 if len(run) == 1:

@@ -96,7 +96,7 @@ class GroupSearch:
         assert groups is not None
         goal = PlanGoal(
             tuple(groups.missing(groups.ready())),
-            job.min_available - job.ready_tasks - job.pending_best_effort,
+            job.missing_tasks,
             job.missing_of_roles(),
         )
         return self._search([*self._units.groups, *self._units.singles], goal, extras=True)

@@ -74,7 +74,7 @@ class HyperNodeSearch:
         self._tasks = tasks
         self._place = place
         self._tree = session.tree
-        self._needed = max(1, job.min_available - job.ready_tasks - job.pending_best_effort)
+        self._needed = max(1, job.missing_tasks)
         #: The highest number of pods that fit one HyperNode, and its number.
         self._most = (0, -1)
         #: The first HyperNode that only quotas refused.
