@@ -15,6 +15,7 @@ from capcard_sched.model.annotations import (
     SIMULATION_GRACE,
     SIMULATION_USAGE,
 )
+from capcard_sched.model.kube_groups import KUBE_GROUP
 from capcard_sched.model.quantity import QuantityError, parse_quantity
 from capcard_sched.model.timestamps import SPAN_FORM, parse_span, parse_timestamp
 from capcard_sched.model.usage import parse_usage
@@ -284,6 +285,7 @@ RULES: dict[str, Rules] = {
         *_topology_rules("spec subGroupPolicy * networkTopology"),
         ("status phase", _one_of("Pending", "Inqueue", "Running", "Unknown", "Completed", "")),
     ),
+    KUBE_GROUP: (("spec schedulingPolicy gang minCount", _between(1, 2**31 - 1)),),
     "HyperNode": (
         ("spec tier", _COUNT),
         ("spec members * type", _one_of("Node", "HyperNode")),

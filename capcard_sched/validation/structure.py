@@ -11,10 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from capcard_sched.model.groups import SubGroupPolicySpec
 from capcard_sched.model.kinds import KINDS
 from capcard_sched.model.kube_groups import kube_name
 from capcard_sched.model.limits import DisruptionBudgetSpec, PodDisruptionBudgetObject
-from capcard_sched.model.objects import ApiStruct, LabelSelector, NetworkTopologySpec, ObjectMeta, PodObject, PodSpec
+from capcard_sched.model.objects import (
+    ApiStruct,
+    LabelSelector,
+    NetworkTopologySpec,
+    ObjectMeta,
+    PodGroupObject,
+    PodGroupSpec,
+    PodObject,
+    PodSpec,
+)
 from capcard_sched.model.quantity import parse_quantity
 from capcard_sched.model.volumes import (
     PersistentVolumeClaimSpec,
@@ -114,6 +124,7 @@ _JOB_STATUS = _shape(state=_shape(phase=_TEXT), version=int, retry_count=int)
 
 _COMMAND_TARGET = _shape(kind=str, name=str, api_version=str, uid=str)
 _VOLUME_SPEC = _shape(PersistentVolumeSpec, persistent_volume_reclaim_policy=_TEXT)
+_POD_GROUP_SPEC = _shape(PodGroupSpec, sub_group_policy=_list(SubGroupPolicySpec))
 _BUDGET_SPEC = _shape(DisruptionBudgetSpec, min_available=_COUNT, max_unavailable=_COUNT)
 
 #: Metadata only: of unknown kinds.
@@ -124,6 +135,7 @@ SHAPES: dict[str, Any] = {
 } | {
     "Pod": _shape(PodObject, metadata=_META, spec=_POD_SPEC),
     "Event": _shape(metadata=_META, reason=_TEXT, message=_TEXT, type=_TEXT, count=_INTEGER),
+    "PodGroup": _shape(PodGroupObject, metadata=_META, spec=_POD_GROUP_SPEC),
     "PersistentVolume": _shape(PersistentVolumeObject, metadata=_META, spec=_VOLUME_SPEC),
     "StorageClass": _shape(StorageClassObject, metadata=_META, reclaim_policy=_TEXT),
     "PodDisruptionBudget": _shape(PodDisruptionBudgetObject, metadata=_META, spec=_BUDGET_SPEC),
