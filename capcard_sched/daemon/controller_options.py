@@ -130,7 +130,7 @@ class ControllerOptions(LeaderOptions):
         try:
             self.owner_rules()
         except OSError as error:
-            found.append(f"--owner-groups: {error.strerror or error}")
+            found.append(f"--owner-groups: {self.owner_groups}: {error.strerror or error}")
         except OwnerRulesError as error:
             found += [f"--owner-groups: {self.owner_groups}: {problem}" for problem in error.problems]
         return found
