@@ -60,14 +60,14 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks tests on a real API server: `-m 'not controlplane'` leaves them out, and a failed one runs again.
 
-    So does one of the pages: they are programs of their own, and a browser. A race in a test does not reject a change;
-    docs/flaky.md has the rule. A deprecated API is no race.
+    So does one of the pages (they are programs of their own, and a browser) and one with the marker `processes`. A race
+    in a test does not reject a change; docs/flaky.md has the rule. A deprecated API is no race.
     """
     for item in items:
         on_server = "programs" in getattr(item, "fixturenames", ())
         if on_server:
             item.add_marker(pytest.mark.controlplane)
-        if on_server or item.path.is_relative_to(_PAGES):
+        if on_server or item.path.is_relative_to(_PAGES) or item.get_closest_marker("processes"):
             item.add_marker(pytest.mark.flaky(reruns=2, rerun_except=DeprecatedApiError))
 
 

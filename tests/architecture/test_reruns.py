@@ -1,4 +1,4 @@
-"""Tests on a real API server, and no others, run again when they fail; docs/flaky.md lists them."""
+"""Tests on a real API server or of several programs, and no others, run again when they fail: docs/flaky.md."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pytest_collection_finish(session):
 
 
 @pytest.mark.timeout(300)
-def test_the_tests_on_an_api_server_have_the_marker_and_no_others(tmp_path: Path) -> None:
+def test_the_tests_of_several_programs_have_the_marker_and_no_others(tmp_path: Path) -> None:
     (tmp_path / "collects.py").write_text(COLLECTS)
     rows = tmp_path / "rows"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "ROWS": str(rows)}
@@ -36,7 +36,8 @@ def test_the_tests_on_an_api_server_have_the_marker_and_no_others(tmp_path: Path
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     found = json.loads(rows.read_text())
-    rerun = {name for name, on_server, _ in found if on_server or name.startswith("tests/web/")}
+    rerun = {name for name, on_server, marks in found if on_server or "processes" in marks}
+    rerun |= {name for name, _, _ in found if name.startswith("tests/web/")}
     assert {name for name, _, marks in found if "flaky" in marks} == rerun
     assert [row for row in found if row[1] != ("controlplane" in row[2])] == []
     assert [name for name, on_server, _ in found if on_server and name.split("/")[1] in DETERMINISTIC] == []

@@ -24,6 +24,8 @@ from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import node, pod, queue
 from tests.e2e.daemons import Daemon
 
+pytestmark = pytest.mark.processes
+
 
 class Blocked(StringIO):
     """A stream whose writes wait for `released`."""

@@ -23,6 +23,8 @@ from capcard_sched.daemon.observability.logs import Logs
 from capcard_sched.daemon.options import ENVIRONMENT, Options
 from capcard_sched.daemon.service import Service
 
+pytestmark = pytest.mark.processes
+
 
 def parse(*arguments: str) -> Options:
     """The options that a command line comes to."""

@@ -40,6 +40,8 @@ from capcard_sched.testing import registry
 from tests.daemon.recording.day import CONFS, Day, Event, record
 from tests.objects import change_of
 
+pytestmark = pytest.mark.processes
+
 _DAY = [
     Event(what, number)
     for what, number in (

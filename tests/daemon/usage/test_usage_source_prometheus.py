@@ -22,6 +22,8 @@ from tests.daemon.usage.build import locate
 from tests.e2e.daemons import Daemon
 from tests.e2e.expectations import until_bound
 
+pytestmark = pytest.mark.processes
+
 #: Node to the used share of its cores and memory.
 LOADS = {"a-busy": (0.95, 0.5), "b-idle": (0.1, 0.2)}
 #: Resolution of the averages: they are aligned to it, and the first one needs two samples.

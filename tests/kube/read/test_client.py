@@ -27,6 +27,8 @@ from tests.controlplane.proxy import Proxy
 from tests.kube.read.mirror import Ears
 from tests.kube.read.test_pool import scripted
 
+pytestmark = pytest.mark.processes
+
 CONNECTION = Connection("http://127.0.0.1:9", None, lambda: None, "default")
 
 

@@ -13,6 +13,8 @@ import pytest_asyncio
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import Connection
 
+pytestmark = pytest.mark.processes
+
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 #: Turns of the event loop in which the second attempt wins and the first is ended.
 _TURNS = 9

@@ -23,6 +23,8 @@ from capcard_sched.kube.errors import ApiError, Unreachable
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import node, plain
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(autouse=True)
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,8 @@ from capcard_sched.kube.errors import ApiError, RequestWithheld, Unreachable
 from capcard_sched.kube.pool import HttpResponse, Pool, Stream
 from tests.clock import until
 
+pytestmark = pytest.mark.processes
+
 
 def http(head: str, body: bytes = b"") -> bytes:
     """A response: status and headers, separated by `|`."""

@@ -24,6 +24,8 @@ from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import node
 from tests.controlplane.proxy import Proxy
 
+pytestmark = pytest.mark.processes
+
 _OF_CLIENTS = frozenset({Unreachable, ConnectionRefusedError, _Connection})
 #: Number of connections, and the largest number of objects of one type that the last of them may keep.
 _ENDED = 12

@@ -13,6 +13,10 @@ import termios
 from pathlib import Path
 from typing import Final
 
+import pytest
+
+pytestmark = pytest.mark.processes
+
 _ROOT: Final = Path(__file__).parents[3]
 _PROGRAM: Final = Path(sys.executable).with_name("capcard-sched")
 _EXPLAIN: Final = ("explain", "llm-tuning", "-f", "config/examples/demo", "--until", "1m", "--fix")

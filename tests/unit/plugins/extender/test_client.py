@@ -29,6 +29,8 @@ from tests.unit.plugins.extender.webhook import (
     free_port,
 )
 
+pytestmark = pytest.mark.processes
+
 ONCE = wire.verb("allocate", wire.EventResponse, repeatable=False)
 
 

@@ -14,6 +14,8 @@ from capcard_sched.testing import Harness
 from tests.accounting import rebuilt, recorded
 from tests.unit.plugins.extender.webhook import VERBS, Raw, Webhook, conf
 
+pytestmark = pytest.mark.processes
+
 _BROKEN = [Raw(b"", 500), Raw(b"{"), Raw(b'{"status": [], "overused": [], "nodeScore": [], "errorMessage": 1}')]
 
 

@@ -23,6 +23,8 @@ from tests.unit.plugins.extender.webhook import (
     state_of,
 )
 
+pytestmark = pytest.mark.processes
+
 
 def test_a_breaker_opens_tries_once_and_closes() -> None:
     breaker = Breaker(3, 10.0)

@@ -22,6 +22,8 @@ from capcard_sched.testing import Harness, registry
 from tests.daemon.recording.day import CONFS, Day
 from tests.unit.plugins.extender.webhook import VERBS, Webhook, cluster, conf
 
+pytestmark = pytest.mark.processes
+
 PAGE = (Path(__file__).parents[4] / "docs" / "extender.md").read_text()
 
 

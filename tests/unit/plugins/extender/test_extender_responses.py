@@ -19,6 +19,8 @@ from capcard_sched.testing import Harness, hooks_of
 from capcard_sched.webhook.client import url_of
 from tests.unit.plugins.extender.webhook import Raw, Webhook, cluster, conf
 
+pytestmark = pytest.mark.processes
+
 BROKEN = Raw(b"no", 500)
 
 

@@ -9,6 +9,8 @@ import pytest
 from capcard_sched.testing import Harness
 from tests.unit.plugins.extender.webhook import Raw, Webhook, cluster, conf
 
+pytestmark = pytest.mark.processes
+
 BROKEN = Raw(b"no", 500)
 
 
