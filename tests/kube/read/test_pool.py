@@ -247,7 +247,7 @@ async def test_a_connection_that_rested_for_too_long_is_not_used_again(monkeypat
         monkeypatch.setattr("capcard_sched.kube.pool._KEEPALIVE_SECONDS", 0.05)
         await asyncio.sleep(0.1)
         assert (await send(pool)).body == b"ok"
-        await asyncio.sleep(0.05)
+        await until(lambda: reported.ended >= 2, "the end of the connections that rested")
         assert (reported.requests[-1], reported.ended) == (3, 2)
 
 
@@ -255,7 +255,7 @@ async def test_a_request_sent_once_counts_as_sent_when_no_second_connection_open
     async with scripted(OK, [None], wait=0.1) as (reported, pool):
         await send(pool)
         requested = asyncio.create_task(outcome(pool))
-        await asyncio.sleep(0.05)
+        await until(lambda: len(reported.requests) == 2, "the request")
         pool._port = 9
         assert (await requested).startswith("sent: no connection to")
         assert reported.requests == [1, 1]
@@ -264,13 +264,13 @@ async def test_a_request_sent_once_counts_as_sent_when_no_second_connection_open
 async def test_cancelling_or_closing_ends_the_connection_of_a_pending_response() -> None:
     async with scripted(http("200 OK|Content-Length: 4", b"late"), wait=0.2) as (reported, pool):
         late = asyncio.create_task(outcome(pool))
-        await asyncio.sleep(0.1)
+        await until(lambda: reported.requests == [1], "the request")
         late.cancel()
         with pytest.raises(asyncio.CancelledError):
             await late
         assert (await outcome(pool), reported.requests) == ("200 ok", [1, 2])
         late = asyncio.create_task(outcome(pool))
-        await asyncio.sleep(0.1)
+        await until(lambda: reported.requests == [1, 2, 2], "the request")
         await pool.close()
         assert await late == "sent: the connection is closed"
         assert reported.requests == [1, 2, 2], "it is not sent again"
@@ -292,7 +292,7 @@ async def test_a_handshake_that_does_not_end_leaves_no_connection() -> None:
         assert not lost.value.sent
         await reported.all_ended()
         cancelled = asyncio.create_task(send(pool))
-        await asyncio.sleep(0.1)
+        await until(lambda: reported.connections == 2, "the connection")
         cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
             await cancelled
