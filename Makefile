@@ -53,7 +53,7 @@ test: controlplane ## Run the tests but the campaign: about five minutes, 17 to 
 	$(PYTEST) -m "not campaign"
 
 campaign: controlplane ## Run faults, failovers, restarts and variants, and the properties at length: about nine minutes
-	HYPOTHESIS_PROFILE=campaign $(PYTEST) -m "campaign or hypothesis"
+	HYPOTHESIS_PROFILE=campaign $(PYTEST) --timeout=600 -m "campaign or hypothesis"
 
 .PHONY: compat compat-built
 compat: export CAPCARD_KUBERNETES = $(OLDEST)
