@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Final, NoReturn
 
-#: Objects are looked at for cycles once so many more were made than freed. A session makes a few for every pod it
+#: Objects: the collector runs once this many more were made than freed. A session makes a few for every pod it
 #: places and nearly all of them stay: with the interpreter's own threshold a tenth of its time went into looking.
 #: What is made again and again must therefore be in no reference cycle (docs/decisions/0058).
 _YOUNG_OBJECTS = 50_000
@@ -18,7 +18,7 @@ _KEPT: Final[list[object]] = []
 
 
 def settle_memory() -> None:
-    """After the first lists were taken in: what is there now is no longer looked at for cycles, what comes is seldom.
+    """After the first lists were taken in: the collector skips what exists now, and runs seldom for what comes.
 
     May be called again, when much was replaced: what died since is then freed first.
     """
@@ -29,7 +29,7 @@ def settle_memory() -> None:
 
 
 def keep_all() -> None:
-    """For a process that reads a cluster, prints an answer and ends: nearly all it makes stays to the end.
+    """For a process that reads a cluster, prints a result and ends: nearly all it makes stays to the end.
 
     At 50,000 pods, collections were a third of its time. `end_at_once` ends it.
     """

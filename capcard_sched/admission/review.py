@@ -270,7 +270,7 @@ def decode_review(body: bytes) -> AdmissionRequest:
 
 
 def encode_review(request: AdmissionRequest, result: AdmissionResult) -> bytes:
-    """The AdmissionReview that answers `request`."""
+    """The AdmissionReview with the response to `request`."""
     errors = result.errors
     response: Json = {"uid": request.uid, "allowed": not errors}
     if errors:

@@ -44,7 +44,7 @@ class Webhook(NamedTuple):
 
     path: str
     rule: Callable[[AdmissionRequest, WebhookContext], AdmissionResult]
-    #: Objects are admitted while the server is away (failurePolicy Ignore), and so when it is overloaded.
+    #: Objects are admitted while the server is down (failurePolicy Ignore), and so when it is overloaded.
     is_advisory: bool = False
 
 

@@ -1,6 +1,6 @@
-"""`capcard-sched cache`: keeps a live cluster in memory and answers the reading verbs of its user.
+"""`capcard-sched cache`: keeps a live cluster in memory and serves the reading verbs of its user.
 
-Each request runs in a copy of the process, on the streams of the program that asks, and does not block the event loop.
+Each request runs in a copy of the process, on the streams of the client, and does not block the event loop.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ENDS: Final = (signal.SIGTERM, signal.SIGINT)
-#: Requests that are answered at a time; others wait.
+#: Requests served at a time; others wait.
 _AT_ONCE: Final = max(2, os.cpu_count() or 2)
 #: Programs that wait to be accepted.
 _BACKLOG: Final = 128
@@ -44,7 +44,7 @@ _BACKLOG: Final = 128
 _CONNECTIONS: Final = 128
 #: Seconds in which a request must be complete.
 _REQUEST_SECONDS: Final = 5.0
-#: Seconds after which the answer to a request no longer counts towards `_AT_ONCE`.
+#: Seconds after which a request no longer counts towards `_AT_ONCE`.
 _SLOT_SECONDS: Final = 10.0
 #: Seconds for which requests wait for a watch that is opened again.
 _PATIENCE: Final = 5.0
@@ -80,17 +80,17 @@ def cache(
     kubeconfig: Path | None = None,
     context: Annotated[str, Parameter(show_default=False, metavar="NAME")] = "",
 ) -> int:
-    """Keep a live cluster in memory and answer explain, what-if, snapshot and the lists of the same user.
+    """Keep a live cluster in memory and serve explain, what-if, snapshot and the lists of the same user.
 
-    They ask it with --cache PATH or CAPCARD_SCHED_CACHE=PATH and print the same. Lists the cluster once, watches it,
-    and writes nothing to it. Answers contain what the kubeconfig of the cache may read. Ends on SIGTERM and SIGINT.
+    They use it with --cache PATH or CAPCARD_SCHED_CACHE=PATH and print the same. Lists the cluster once, watches it,
+    and writes nothing to it. Results contain what the kubeconfig of the cache may read. Ends on SIGTERM and SIGINT.
 
     Exit status: 0 when it is ended; 2 on bad input or without the right to watch; 1 on an internal error.
 
     Args:
         socket: Unix socket to listen on, mode 0600.
         namespace: The namespace to read without rights in all of them. Default: that of the kubeconfig's context.
-        scheduler_name: As of the verbs; another one there makes answers slower. Repeatable.
+        scheduler_name: As of the verbs; another one there makes requests slower. Repeatable.
         default_queue: Likewise.
         kubeconfig: Kubeconfig file. Default: the one kubectl uses.
         context: Context of the kubeconfig. Default: its current context.
@@ -155,7 +155,7 @@ def _make_room(path: Path) -> None:
 
 
 async def _serve(held: HeldCluster, listener: sockets.socket) -> None:
-    """Follow the cluster and answer requests until a signal. Raises CancelledError, and groups of BadInputError."""
+    """Follow the cluster and serve requests until a signal. Raises CancelledError, and groups of BadInputError."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     for number in _ENDS:
@@ -166,7 +166,7 @@ async def _serve(held: HeldCluster, listener: sockets.socket) -> None:
 
 
 class CacheServer:
-    """Answers requests, each in a copy of the process."""
+    """Serves requests, each in a copy of the process."""
 
     def __init__(self, held: HeldCluster, listener: sockets.socket) -> None:
         self._held, self._listener = held, listener
@@ -177,7 +177,7 @@ class CacheServer:
         self._copies: dict[int, asyncio.Future[None]] = {}
 
     async def run(self) -> None:
-        """Answer until cancelled; the copies end, too."""
+        """Serve until cancelled; the copies end, too."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
         try:
@@ -248,7 +248,7 @@ def _reply(connection: sockets.socket, reply: bytes) -> None:
 
 
 def _answer_in_copy(held: HeldCluster, request: _Request) -> int:
-    """Answer one request. Returns the exit status of the copy."""
+    """Serve one request. Returns the exit status of the copy."""
     connection = request.connection
     os.setsid()  # ends with its own copies, and gets no signal of the cache's terminal
     signal.set_wakeup_fd(-1)
@@ -282,7 +282,7 @@ def _answer_in_copy(held: HeldCluster, request: _Request) -> int:
 
 
 def _end_with(connection: sockets.socket) -> None:
-    """End this process and its copies when the program that asks is gone."""
+    """End this process and its copies when the client is gone."""
     with suppress(OSError):
         while connection.recv(1):
             pass
@@ -290,7 +290,7 @@ def _end_with(connection: sockets.socket) -> None:
 
 
 async def _accepted(connection: sockets.socket) -> _Request | None:
-    """The request of a new connection; None when it was answered with an error."""
+    """The request of a new connection; None after a response with an error."""
     try:
         uid = peer_uid(connection)
         if uid != os.getuid():
@@ -314,7 +314,7 @@ async def _accepted(connection: sockets.socket) -> _Request | None:
 
 
 class _Request:
-    """A request: the streams of the program that asks, its umask, folder, arguments and variables."""
+    """A request: the streams of the client, its umask, folder, arguments and variables."""
 
     def __init__(self, connection: sockets.socket) -> None:
         self.connection = connection
@@ -334,7 +334,7 @@ class _Request:
         self.connection.close()
 
     def close_streams(self) -> None:
-        """Close the streams: the program that asks may see the end of a pipe."""
+        """Close the streams: the client may see the end of a pipe."""
         for stream in self.streams:
             os.close(stream)
         self.streams = []
@@ -361,7 +361,7 @@ class _Request:
             self._content += part
 
     def take_place(self) -> list[str]:
-        """Take the place of the program that asks. Returns its arguments. Raises CacheError."""
+        """Take the place of the client. Returns its arguments. Raises CacheError."""
         try:
             umask, folder, count, *rest = bytes(self._content).split(SEPARATOR)
             number = int(count)

@@ -1,6 +1,6 @@
-"""The side of a reading verb that a cache answers: it passes its command line and its streams to the cache.
+"""The client of a cache in a reading verb: it passes its command line and its streams to the cache.
 
-Imports the least: the answer takes less time than the imports of a verb.
+Imports the least: the response takes less time than the imports of a verb.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VARIABLE: Final = "CAPCARD_SCHED_CACHE"
 FLAG: Final = "--cache"
 #: Number of bytes of a request, before it.
 LENGTH: Final = struct.Struct("!Q")
-#: First byte of a reply: an exit status follows; an error text follows; the program is to answer itself.
+#: First byte of a reply: an exit status follows; an error text follows; the client is to run the verb itself.
 STATUS, ERROR, DECLINED = b"=", b"!", b"-"
 #: Separates the fields of a request; no argument and no variable contains it.
 SEPARATOR: Final = b"\0"
@@ -34,11 +34,11 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 
 class CacheError(Exception):
-    """No cache answers at a path; the text is for users."""
+    """No cache listens at a path; the text is for users."""
 
 
 def answer_by_cache(arguments: Sequence[str]) -> int | None:
-    """Let the cache that is named answer a command line. Returns its exit status; None: this program is to answer.
+    """Pass a command line to the cache that is named. Returns its exit status; None: this process runs the verb.
 
     That is so without a cache at the path, too: only the whole command line shows whether it needs one.
     """
@@ -110,6 +110,6 @@ def _ask(connection: socket.socket, path: str, request: bytes) -> int | None:
         return None
     if reply[:1] == STATUS:
         return int(reply[1:])
-    text = reply[1:].decode("utf-8", "replace") or "its process for this request ended without an answer"
+    text = reply[1:].decode("utf-8", "replace") or "its process for this request ended without a response"
     put_error(f"error: {FLAG}: {path}: {text}")
     return 1

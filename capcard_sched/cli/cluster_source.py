@@ -92,7 +92,7 @@ class Source:
     """ConfigMap that holds the installed scheduler-conf; ignored with --scheduler-conf."""
 
     cache: CacheFlag = None
-    """Socket of `capcard-sched cache`: it answers from memory. Default: $CAPCARD_SCHED_CACHE."""
+    """Socket of `capcard-sched cache`, which serves from memory. Default: $CAPCARD_SCHED_CACHE."""
 
     @property
     def is_live(self) -> bool:

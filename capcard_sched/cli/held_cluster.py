@@ -153,7 +153,7 @@ class HeldCluster(Observer):
 
 
 class SortedDeltas:
-    """The objects in the order of the lists of an API server. Sorted with the first use: few answers need all."""
+    """The objects in the order of the lists of an API server. Sorted with the first use: few verbs need all."""
 
     def __init__(self, objects: DeltaObjects, kinds: Sequence[WatchedKind[Any]]) -> None:
         self._objects, self._kinds = objects, kinds

@@ -44,7 +44,7 @@ class LiveCluster(NamedTuple):
     connection: Connection
     #: Text of the installed scheduler-conf; None when it is missing, not readable, or replaced by a flag.
     conf: str | None
-    #: Every object that the scheduler watches, and Jobs when they are asked for.
+    #: Every object that the scheduler watches, and Jobs when a verb reads them.
     deltas: Iterable[Delta]
     #: Required resources that are not readable.
     unreadable: tuple[str, ...]
@@ -93,7 +93,7 @@ Reader: TypeAlias = "Callable[[ClusterRequest], LiveCluster]"
 
 
 class DeclinedError(BaseException):
-    """The program that asks a cache is to answer itself. No error of a verb: each would print it."""
+    """The client of a cache is to run the verb itself. No error of a verb: each would print it."""
 
 
 def hold(read: Reader) -> None:
@@ -104,7 +104,7 @@ def hold(read: Reader) -> None:
 def reader(cache: str | None) -> Reader:
     """The function that reads live clusters. `cache`: the flag of the verb. Raises BadInputError with a cache.
 
-    A verb that a cache answers gets here in that cache only.
+    A verb that a cache serves gets here in that cache only.
     """
     if _HELD:
         return _HELD[0]
@@ -120,7 +120,7 @@ def reader(cache: str | None) -> Reader:
 
 
 def leave_cache(cache: str | None, reason: str) -> None:
-    """Of a verb that no cache answers: raises BadInputError with the flag, and DeclinedError in a cache."""
+    """Of a verb that no cache serves: raises BadInputError with the flag, and DeclinedError in a cache."""
     if cache:
         raise BadInputError(f"{FLAG}: answers about a live cluster as it is; {reason}")
     if _HELD:

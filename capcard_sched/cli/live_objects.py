@@ -180,7 +180,7 @@ class LiveObjects:
         content = None if body is None else msgspec.json.encode(body)
         kind = MERGE if method == "PATCH" else "application/json"
         try:
-            answer = await self._client.request(
+            response = await self._client.request(
                 method, path, params=params, body=content, content_type=kind, limit=2**30
             )
         except ApiError as error:
@@ -194,7 +194,7 @@ class LiveObjects:
             raise RequestFailedError(f"{error.message}{hint}") from None
         except Unreachable as error:
             raise RequestFailedError(f"{self._client.connection.server}: {error}") from None
-        found: JsonObject = msgspec.json.decode(answer)
+        found: JsonObject = msgspec.json.decode(response)
         return found
 
 

@@ -22,7 +22,7 @@ _POSITIONAL = {"explain": "explain takes one NAME", "replay": "replay takes one 
 
 def run(arguments: list[str]) -> int:
     """Run one command line. Returns 0, 2 for invalid input, 1 for an internal error."""
-    import cyclopts  # not before: a cache answers sooner than the import takes
+    import cyclopts  # not before: a cache responds sooner than the import takes
 
     from capcard_sched.cli.commands import app
     from capcard_sched.cli.exit_codes import BAD_INPUT, INTERNAL_ERROR

@@ -146,7 +146,7 @@ async def _serve(source: PageSource, access: Access, address: AddressFlag) -> No
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     try:
-        port = await server.start(address.host or "0.0.0.0", address.port)  # noqa: S104 - as the flag says
+        port = await server.start(address.host or "0.0.0.0", address.port)  # noqa: S104 - the flag selects it
     except OSError as error:
         raise BadInputError(f"--listen-address: {address}: {error.strerror or error}") from None
     put(f"serving on http://{address.host or '127.0.0.1'}:{port}/", flush=True)

@@ -1,6 +1,6 @@
 """Paths, conditions, names and counts of the rules of `ownerGroups`, read from objects of any shape.
 
-A path has names separated by dots. `[key]` is a name with dots, and `[]` stands for each item of a list or each value
+A path has names separated by dots. `[key]` is a name with dots, and `[]` selects each item of a list or each value
 of a map: `spec.replicatedJobs[].name`, `metadata.labels[ray.io/cluster]`. What is absent, or of another shape, is None.
 """
 

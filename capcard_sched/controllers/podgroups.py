@@ -81,7 +81,7 @@ _LABELS: Final = (PREEMPTABLE, COOLDOWN_TIME)
 _REVISION: Final = "controller-revision-hash"
 #: Fields of the spec that follow the owner of a rule.
 _RULED_FIELDS: Final[tuple[str, ...]] = ("minMember", "minResources", "minTaskMember", "subGroupPolicy")
-#: Seconds between two looks at a PodGroup that must go before its successor can be made.
+#: Seconds between two reads of a PodGroup that must go before its successor can be made.
 _SUCCESSION_SECONDS: Final = 1.0
 
 

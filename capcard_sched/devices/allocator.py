@@ -158,7 +158,7 @@ class Allocator:
                     if not self._matches(request, device):
                         continue
                 except AllocationError:
-                    return ""  # the search decides whether it looks at the device
+                    return ""  # the search decides whether it tries the device
                 matching += 1
                 if device.is_shared:
                     return ""  # serves several requests

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 #: Sessions of one attempt: admission, evictions, placement.
 _SESSIONS: Final = 6
-#: Pods up to which the trial without other jobs takes part in an answer: it deletes 10,000 in a second or two.
+#: Pods up to which the trial without other jobs takes part in a diagnosis: it deletes 10,000 in a second or two.
 _MOST_PODS: Final = 15_000
 #: Stages whose cause an attempt finds anew.
 ATTEMPTED: Final = frozenset({"NotAdmitted", "OverQuota", "ClusterFull", "NoNodeFits", "GangWaiting", "CannotStart"})

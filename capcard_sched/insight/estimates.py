@@ -80,7 +80,7 @@ class EndEstimator:
         self._now = now
 
     def estimate(self, job: UnfinishedJob) -> EndEstimate:
-        """The basis on which `draw` answers."""
+        """The basis of `draw`."""
         age = self._age(job)
         if job.source == "Simulation" or (job.declared is not None and job.declared > age):
             return EndEstimate(job.source)

@@ -1,4 +1,4 @@
-"""The diagnosis of whatever a name stands for: a job of the core, or an object that the core does not schedule."""
+"""The diagnosis of the object of a name: a job of the core, or an object that the core does not schedule."""
 
 from __future__ import annotations
 

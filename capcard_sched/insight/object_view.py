@@ -86,7 +86,7 @@ class DeltaObjects:
         #: Read what deltas do not have, of a live cluster: objects of other kinds, and events.
         self.fetch: Callable[[str, str, str], Json | None] = lambda *_: None
         self.fetch_events: Callable[[str, str, str], list[Json]] = lambda *_: []
-        #: Deltas of kinds without an index yet: most answers look at objects of a few kinds only.
+        #: Deltas of kinds without an index yet: most diagnoses read objects of a few kinds only.
         self._found: dict[str, list[Delta]] = {}
         #: Kind to namespace and name to the last version of an object, which may be unreadable.
         self._kept: dict[str, dict[tuple[str, str], Delta]] = {}

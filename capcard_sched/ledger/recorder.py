@@ -275,8 +275,8 @@ class LedgerRecorder:
             )
             tracker.exists, row = False, tracker.row
             row.service_type = service_of(meta)
-            asked = notes.get(POD_QUEUE_NAME) or notes.get(QUEUE_NAME)
-            row.queue = row.queue or asked or self._namespace_queues.get(namespace) or self._default_queue
+            requested = notes.get(POD_QUEUE_NAME) or notes.get(QUEUE_NAME)
+            row.queue = row.queue or requested or self._namespace_queues.get(namespace) or self._default_queue
         tracker = self._jobs[row.uid]
         self._job_of[meta.uid] = tracker
         self._describe(row, pod)

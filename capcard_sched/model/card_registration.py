@@ -140,14 +140,14 @@ HandshakeState: TypeAlias = Literal["alive", "requested", "overdue", "unreadable
 def handshake_state(text: str, now: float) -> HandshakeState:
     """The state in a handshake annotation at `now` (Unix seconds); times in it are UTC.
 
-    `alive`: the plugin reported; `requested`: it was asked at most HANDSHAKE_SECONDS ago; `overdue`: longer ago;
-    `unreadable`: it was asked at a time that is none; `deleted`: it was given up.
+    `alive`: the plugin reported; `requested`: a handshake is at most HANDSHAKE_SECONDS old; `overdue`: older;
+    `unreadable`: the time of the handshake is not valid; `deleted`: it was given up.
     """
     if "Requesting" in text:
-        asked = _handshake_time(text)
-        if asked is None:
+        handshake = _handshake_time(text)
+        if handshake is None:
             return "unreadable"
-        return "overdue" if now - asked > HANDSHAKE_SECONDS else "requested"
+        return "overdue" if now - handshake > HANDSHAKE_SECONDS else "requested"
     return "deleted" if "Deleted" in text else "alive"
 
 
@@ -155,8 +155,8 @@ def handshake_deadline(text: str) -> float | None:
     """Unix seconds at which a request for a report becomes overdue; None when none is under way."""
     if "Requesting" not in text:
         return None
-    asked = _handshake_time(text)
-    return None if asked is None else asked + HANDSHAKE_SECONDS
+    handshake = _handshake_time(text)
+    return None if handshake is None else handshake + HANDSHAKE_SECONDS
 
 
 def handshake_text(state: Literal["Requesting", "Deleted"], now: float) -> str:

@@ -337,7 +337,7 @@ class JobDiagnosis(InsightPart, frozen=True, kw_only=True):
     #: Phase of the PodGroup.
     phase: str = ""
     stage: Stage
-    #: The answer in one sentence.
+    #: The cause in one sentence.
     summary: str
     #: Further sentences, the most important first.
     facts: tuple[str, ...] = ()

@@ -180,7 +180,7 @@ class SubGroups:
             if task.cls.best_effort:
                 counts[_BEST_EFFORT] += (after is TaskStatus.PENDING) - (before is TaskStatus.PENDING)
 
-    # --- answers ----------------------------------------------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------------------------------------
 
     def of(self, task: CountedPod) -> SubGroup | None:
         """The subgroup of a task of the job; None for the rest."""
@@ -255,7 +255,7 @@ def _waits_for_nothing(task: CountedPod) -> bool:
 
 
 def shortages_of(groups: SubGroups, found: Sequence[int], verb: str) -> list[str]:
-    """One line per policy below its minimum. `found`: subgroups by policy that do what `verb` says."""
+    """One line per policy below its minimum. `found`: subgroups by policy, with the state that `verb` names."""
     return [
         NOT_ENOUGH_SUBGROUPS.render(
             policy=policy.name, found=count, minimum=policy.minimum, size=policy.size, verb=verb

@@ -79,7 +79,7 @@ def kube_name(name: str) -> str:
 
 
 def held_text(spec: KubeGroupSpec) -> str:
-    """What a PodGroup asks for that is not supported, as a sentence: its pods wait; "" for nothing."""
+    """The unsupported fields of a PodGroup as a sentence; "" without any."""
     policy, constraints = spec.scheduling_policy or KubePolicy(), spec.scheduling_constraints or KubeConstraints()
     if spec.parent_composite_pod_group_name:
         return "composite pod groups are not supported"
@@ -94,7 +94,7 @@ def held_text(spec: KubeGroupSpec) -> str:
 
 
 def translated(group: KubePodGroup) -> PodGroupObject:
-    """The PodGroup of Volcano that asks for the same. Its pods are each a unit of their own under the policy basic."""
+    """The equal PodGroup of Volcano. Its pods are each a unit of their own under the policy basic."""
     meta, spec = group.metadata, group.spec
     gang = spec.scheduling_policy.gang if spec.scheduling_policy is not None else None
     notes = {key: text for key, text in (meta.annotations or {}).items() if key not in (HELD, PREEMPTION_POLICY)}

@@ -45,7 +45,7 @@ def _failed(task: Task) -> bool:
 
 
 def _sentences(found: Iterable[tuple[Task, str]]) -> list[str]:
-    """One sentence per text with its pods, by the first of them. `{}` stands for the verb."""
+    """One sentence per text with its pods, by the first of them. `{}` is the place of the verb."""
     pods: dict[str, list[str]] = {}
     for task, text in sorted(found, key=lambda item: (item[0].index, item[0].name)):
         pods.setdefault(text, []).append(task.name)

@@ -24,7 +24,7 @@ class Device(NamedTuple):
 
     #: Of the card.
     uuid: str
-    #: Memory units asked for.
+    #: Requested units of memory.
     memory: int
     #: Percent.
     cores: int

@@ -103,7 +103,7 @@ def template_of(pod: PodObject) -> PodTemplate:
 
 
 def _device_containers(spec: PodSpec) -> tuple[ContainerAmounts, ...]:
-    """What each container says of extended resources. Its quantities were read before."""
+    """The extended resources of each container. Its quantities were read before."""
     containers = ((spec.containers, False), (spec.init_containers or (), True))
     return tuple(
         ContainerAmounts(

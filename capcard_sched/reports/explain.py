@@ -1,4 +1,4 @@
-"""Renders a `JobDiagnosis` as text: the answer in the first line, then the facts, limits, pods, nodes and fixes."""
+"""Renders a `JobDiagnosis` as text: the cause in the first line, then the facts, limits, pods, nodes and fixes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def print_diagnosis(found: JobDiagnosis) -> None:
 
 
 def render(found: JobDiagnosis) -> RenderableType:
-    """The whole diagnosis; the first line is the answer."""
+    """The whole diagnosis; the first line is the cause."""
     parts: list[RenderableType] = [
         Text.assemble((f"{found.namespace}/{found.workload}: ", "bold"), _sentence(found.summary)),
         *(Text(f"  {_sentence(fact)}") for fact in found.facts),

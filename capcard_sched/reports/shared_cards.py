@@ -43,7 +43,7 @@ class CardTenant(NamedTuple):
     #: `namespace/name`.
     pod: str
     shares: int
-    #: Units asked for.
+    #: Requested units.
     memory: int
     #: Percent.
     cores: int

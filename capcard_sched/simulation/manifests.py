@@ -89,7 +89,7 @@ def _contents(path: Path) -> str:
 
 
 def read_file(path: Path) -> bytes:
-    """The content of a file, as often as it is asked for: a pipe is read once. Raises OSError."""
+    """The content of a file, for any number of reads: a pipe is read once. Raises OSError."""
     return read_input(path) if path.is_file() else _read_pipe(path)
 
 

@@ -132,7 +132,7 @@ def queue_name(qos: str) -> str:
 
 
 def _alternatives(pod: TracePod, every_model: tuple[str, ...]) -> tuple[str, ...]:
-    """Card models the pod takes, preferred first; none when it asks for no card."""
+    """Card models the pod takes, preferred first; none without a request of cards."""
     return (pod.models or every_model) if pod.cards else ()
 
 

@@ -361,7 +361,7 @@ class StoreWatch:
         return found
 
     def _judged(self, node: NodeObject) -> NodeObject:
-        """A node without the age of its handshake: no device plugin answers in virtual time."""
+        """A node without the age of its handshake: no device plugin responds in virtual time."""
         notes = node.metadata.annotations or {}
         text = notes.get(NODE_VGPU_HANDSHAKE)
         if text is None:

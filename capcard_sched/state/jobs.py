@@ -58,7 +58,7 @@ class JobTable:
         self.orphans: dict[str, Job] = {}
         #: Jobs of pods that name a missing PodGroup.
         self.groups_missing: dict[str, Job] = {}
-        #: Key of a job that asks for what is not supported to the text: sessions do not see it.
+        #: Key of a job with unsupported fields to the text: sessions do not see it.
         self.held: dict[str, str] = {}
         #: Pods of ours that name no group, by uid: the queue each requests. They form implicit jobs until a PodGroup
         #: appears. The oldest one determines the attributes of a job, independent of the order of arrival.

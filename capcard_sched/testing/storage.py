@@ -162,7 +162,7 @@ class StorageObjects:
         self._deltas.append(deltas.ObjectGone("PersistentVolume", "", name))
 
     def csi_node(self, node: str, *, migrated: Iterable[str] = (), **limits: int | None) -> None:
-        """Set the drivers of a node and their volume limits; `_` in a name stands for a dot.
+        """Set the drivers of a node and their volume limits; `_` in a name becomes a dot.
 
         `migrated`: in-tree plugins in its annotation.
         """

@@ -37,7 +37,7 @@ def unsupported_fields(obj: Json) -> Iterator[Finding]:
 
 
 def check_kube_group(obj: Json) -> Iterator[Finding]:
-    """A warning about a PodGroup of `scheduling.k8s.io` whose pods wait, because it asks for what is not supported."""
+    """A warning about a PodGroup of `scheduling.k8s.io` with unsupported fields: its pods wait."""
     try:
         held = held_text(msgspec.convert(obj.get("spec") or {}, KubeGroupSpec))
     except msgspec.ValidationError:

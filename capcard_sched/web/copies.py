@@ -51,7 +51,7 @@ def begin_view(cluster: Callable[[], Cluster], page: Page, query: Mapping[str, s
 
 
 def view_of(answer: PageAnswer, page: Page) -> InsightPart:
-    """The view of an answer. Raises LookupError, ValueError and UnavailableError."""
+    """The view of a reply. Raises LookupError, ValueError and UnavailableError."""
     if answer.problem == "unknown":
         raise LookupError(answer.text)
     if answer.problem == "invalid":

@@ -88,5 +88,5 @@ class TokenAccess:
     async def _post(self, path: str, version: str, kind: str, spec: dict[str, Any]) -> dict[str, Any]:
         """The status of a review."""
         body = msgspec.json.encode({"apiVersion": version, "kind": kind, "spec": spec})
-        answer = msgspec.json.decode(await self._client.request("POST", path, body=body))
-        return dict(answer.get("status") or {})
+        response = msgspec.json.decode(await self._client.request("POST", path, body=body))
+        return dict(response.get("status") or {})

@@ -225,7 +225,7 @@ async def test_answers_end_with_their_program_and_programs_with_their_answer(she
     waiting, copy = await begin()
     os.kill(copy, signal.SIGKILL)
     _, err = await waiting.communicate()
-    text = "its process for this request ended without an answer"
+    text = "its process for this request ended without a response"
     assert (waiting.returncode, err.decode().splitlines()[-1]) == (1, f"error: --cache: {shell.socket}: {text}")
 
     full = [(await begin())[0] for _ in range(max(2, os.cpu_count() or 2))]

@@ -184,14 +184,14 @@ async def ensure_certificate(
         body = msgspec.json.encode(_encode(namespace, name, wanted, secret))
         try:
             if secret is None:
-                answer = await client.request("POST", collection_path("Secret", namespace), body=body)
+                response = await client.request("POST", collection_path("Secret", namespace), body=body)
             else:
-                answer = await client.request("PUT", path, body=body)
+                response = await client.request("PUT", path, body=body)
         except ApiError as error:
             if error.status != HTTPStatus.CONFLICT or attempt == _ATTEMPTS - 1:
                 raise
         else:
-            written = _last_write(_object(answer))
+            written = _last_write(_object(response))
             if abs(now - written) <= _SKEW:
                 return wanted
             now = written

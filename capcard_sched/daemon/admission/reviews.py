@@ -1,4 +1,4 @@
-"""The pages of the webhooks: reads a review, runs its rule in the thread of the rules, and answers."""
+"""The pages of the webhooks: reads a review, runs its rule in the thread of the rules, and responds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The admission server: watches queues and namespaces, keeps its certificate valid, and answers reviews over HTTPS.
+"""The admission server: watches queues and namespaces, keeps its certificate valid, and reviews requests over HTTPS.
 
 All replicas serve; there is no leader. A replica is ready once it has the queues and a certificate.
 """
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 #: The API server keeps idle connections for 90 s. A server that closes them first fails reviews: a POST on a connection
 #: that closes is not repeated. Each review in progress has a connection of its own.
 _LIMITS: Final = ServerLimits(connections=256, idle_seconds=120.0)
-#: Seconds between two looks at the certificate, its files, the webhook configurations and the admission configuration.
+#: Seconds between two checks of the certificate, its files, the webhook configurations and the admission configuration.
 _REFRESH_SECONDS: Final = 10.0
 #: PriorityClasses are optional: without the right to list them, none is reported as missing.
 _WATCHED: Final = frozenset({"Queue", "Namespace", "PriorityClass"})

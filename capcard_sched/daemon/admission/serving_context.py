@@ -29,7 +29,7 @@ class ServingContext:
                 raise ServeError(f"--client-ca-file {client_authorities}: {error}") from None
             self._context.verify_mode = ssl.CERT_REQUIRED
         self._loaded: tuple[bytes, bytes] | None = None
-        #: Trusts what the API server trusts, and the host that it asks for.
+        #: Trusts what the API server trusts, and the host that it connects to.
         self._client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._host: str | None = None
 

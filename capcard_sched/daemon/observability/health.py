@@ -16,7 +16,7 @@ LIST_SECONDS: Final = 300.0
 
 
 class HealthState:
-    """Checks of one process. Without cycles, and with all its work in the event loop, it is alive while it answers."""
+    """Checks of one process. Without cycles, and with all its work in the event loop, it is alive while it responds."""
 
     def liveness_error(self) -> str:
         """Reason for a restart, or ""."""

@@ -358,7 +358,7 @@ async def open_pages(
     sample: Callable[[], Awaitable[object]],
     tls: TlsContext | None = None,
 ) -> None:
-    """Serve the pages that the flags ask for; one server if both share an address. `tls`: of the health server.
+    """Serve the pages that the flags enable; one server if both share an address. `tls`: of the health server.
 
     Raises ServeError.
     """

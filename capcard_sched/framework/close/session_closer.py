@@ -136,7 +136,7 @@ class SessionCloser:
 
     @staticmethod
     def _refuse_orphans(session: Session) -> None:
-        """Refuses jobs whose queue does not exist, and those that ask for what is not supported."""
+        """Refuses jobs whose queue does not exist, and those with fields that are not supported."""
         for key in sorted(session.state.orphans):
             job = session.state.orphans[key]
             row = reasons.QUEUE_NOT_FOUND

@@ -287,7 +287,7 @@ class VictimSearch:
     def _is_protected(self, row: int, task: Task) -> bool:
         """Whether plugins protect every candidate of a row, whatever the order.
 
-        Asked only once the session evicts: the record of a failed search without evictions needs every judgement.
+        Read only once the session evicts: the record of a failed search without evictions needs every judgement.
         """
         session, scope = self._session, self._scope
         evictions = len(session.evictions)

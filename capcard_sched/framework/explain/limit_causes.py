@@ -39,7 +39,7 @@ class QuotaClaim(NamedTuple):
 
 
 class StageResult(NamedTuple):
-    """The stage, its answer in one sentence, and further sentences."""
+    """The stage, its cause in one sentence, and further sentences."""
 
     stage: Stage
     summary: str

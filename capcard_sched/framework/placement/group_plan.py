@@ -1,7 +1,7 @@
 """The search for nodes of a tree of groups: which subgroups start, in which domains, and one node for each pod.
 
 It counts free amounts and the nodes that each pod may use; the caller places the pods on a statement, where all other
-filters and the quotas have their say. Small problems are searched exhaustively, so that a plan is found if one exists;
+filters and the quotas decide. Small problems are searched exhaustively, so that a plan is found if one exists;
 of larger ones a few orders are tried, each without going back.
 """
 
@@ -52,7 +52,7 @@ class GroupPlan:
         self._within: dict[int, list[int]] = {}
         self._failed: set[object] = set()
         self._steps = 0
-        #: Whether the search ended at its limit, so that no answer is proven.
+        #: Whether the search ended at its limit, so that no result is proven.
         self.ended = False
 
     def search(self) -> list[PlanChoice] | None:
@@ -282,7 +282,7 @@ class GroupPlan:
     ) -> Iterator[tuple[tuple[PlanPod, int], ...]]:
         """All ways to place `need` of the pods from `at` on, without those that are alike.
 
-        The amounts are taken while a way is looked at. `first`: position of the first node for the next pod; equal
+        The amounts are taken while a way is tried. `first`: position of the first node for the next pod; equal
         pods use nodes in order.
         """
         if not need:

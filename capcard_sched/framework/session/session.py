@@ -91,7 +91,7 @@ class Session(SessionResults):
         self.observe_failure: Final = observe_failure
         #: Opens the port of a webhook; None if the environment provides none.
         self.webhooks = webhooks
-        #: The eviction count of the last look at releasing tasks, and its result.
+        #: The eviction count of the last check of releasing tasks, and its result.
         self._coming: tuple[int, bool] | None = None
         self._made: dict[Callable[[Session], Any], Any] = {}
 
@@ -290,7 +290,7 @@ class Session(SessionResults):
         return [job for job in self._waiting() if job.pending]
 
     def _waiting(self) -> Iterator[Job]:
-        """Active jobs and skipped ones; a skipped job whose PodGroup is gone keeps its record until it is looked at."""
+        """Active jobs and skipped ones; a skipped job without its PodGroup has a record until a session visits it."""
         return (job for job in chain(self.state.active.values(), self.failed_attempts) if job.uid)
 
     def if_pods_wait(self, moment: float | None) -> float | None:

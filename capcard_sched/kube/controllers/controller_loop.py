@@ -349,7 +349,7 @@ class ControllerLoop:
         if error.is_conflict and not isinstance(error.write, Create):
             self._queue.requeue(taken, self._steady() + _BACKOFF.wait(1))
             return
-        # A server that is away, or fails itself, is no reason to give an object up.
+        # A server that cannot be reached, or fails itself, is no reason to give an object up.
         last = error.is_refusal and 0 <= self._max_requeue <= taken.value
         failure = Failure(error.write, error.text, last=last)
         follow = self._controller.failed(self._cache, taken.key, self._clock(), failure)

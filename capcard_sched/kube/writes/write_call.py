@@ -129,7 +129,7 @@ class CallWriter(Generic[C]):
         self.client, self.gate, self.observer, self.clock = context[:4]
 
     def not_before(self, call: C) -> float | None:
-        """Time until which a call must wait, None to send it; asked right before it is sent."""
+        """Time until which a call must wait, None to send it; read right before it is sent."""
         del call
         return None
 

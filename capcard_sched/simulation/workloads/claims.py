@@ -27,7 +27,7 @@ class ResourceClaimController:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        #: Pods to look at, and those that wait for a template.
+        #: Pods to visit, and those that wait for a template.
         self._pods: dict[tuple[str, str], None] = {}
         self._waiting: dict[tuple[str, str], None] = {}
         #: Uids of pods that are gone or have ended, with their namespaces.

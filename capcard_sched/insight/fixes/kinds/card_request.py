@@ -26,7 +26,7 @@ class CardRequestFix(FixKind):
     is_of_job = True
 
     def propose(self, situation: Situation) -> Iterator[Candidate]:
-        """While it stands for pods that are not created yet."""
+        """While it represents pods that are not created yet."""
         declared = situation.job.annotations.get(CARD_REQUEST)
         if not situation.job.tasks and declared is not None:
             yield (ProposedChange("CardRequest", situation.target, declared),)
