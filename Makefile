@@ -20,7 +20,7 @@ SAMPLE ?= 400
 PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo controlplane quick near test campaign soak lint format check bench bench-e2e bench-controllers docs manifests pictures release audit lock clean
+.PHONY: help demo controlplane quick near test campaign soak lint format check bench bench-e2e bench-peers bench-controllers docs manifests pictures release audit lock clean
 
 help: ## List all targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -96,6 +96,9 @@ bench: $(VENV)/dev.stamp ## Measure the scheduler; prints figures (BENCH="--open
 
 bench-e2e: controlplane ## Measure the daemon on a real API server: ten minutes on an idle machine
 	$(BIN)/python -m benchmarks.e2e
+
+bench-peers: controlplane ## Measure the scenes of other schedulers on a real API server: 40 minutes on an idle machine
+	$(BIN)/python -m benchmarks.e2e.peers $(BENCH)
 
 bench-controllers: controlplane ## Measure the controllers on a real API server: ten minutes on an idle machine
 	$(BIN)/python -m benchmarks.e2e --parts jobs,resync

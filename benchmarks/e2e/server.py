@@ -26,13 +26,15 @@ from tests.controlplane.preparation import install_crds
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CREATE_CONNECTIONS = 16
-#: Collection by kind.
+#: Collection by API version and kind.
 _COLLECTIONS = {
-    "Node": "/api/v1/nodes",
-    "Namespace": "/api/v1/namespaces",
-    "Pod": "/api/v1/namespaces/{}/pods",
-    "PodGroup": "/apis/scheduling.volcano.sh/v1beta1/namespaces/{}/podgroups",
-    "Queue": "/apis/scheduling.volcano.sh/v1beta1/queues",
+    ("v1", "Node"): "/api/v1/nodes",
+    ("v1", "Namespace"): "/api/v1/namespaces",
+    ("v1", "Pod"): "/api/v1/namespaces/{}/pods",
+    ("scheduling.volcano.sh/v1beta1", "PodGroup"): "/apis/scheduling.volcano.sh/v1beta1/namespaces/{}/podgroups",
+    ("scheduling.volcano.sh/v1beta1", "Queue"): "/apis/scheduling.volcano.sh/v1beta1/queues",
+    ("scheduling.k8s.io/v1beta1", "PodGroup"): "/apis/scheduling.k8s.io/v1beta1/namespaces/{}/podgroups",
+    ("topology.volcano.sh/v1alpha1", "HyperNode"): "/apis/topology.volcano.sh/v1alpha1/hypernodes",
 }
 
 
@@ -54,10 +56,14 @@ class _Object(msgspec.Struct, frozen=True):
 
 
 class Server:
-    """A new API server with our CRDs, on etcd without fsync, with nothing else on it. An async context manager."""
+    """A new API server with our CRDs, on etcd without fsync, with nothing else on it. An async context manager.
 
-    def __init__(self) -> None:
-        self.plane = ControlPlane(build(), audit=False)
+    Args:
+        flags: Added to those of kube-apiserver.
+    """
+
+    def __init__(self, *flags: str) -> None:
+        self.plane = ControlPlane(build(), apiserver_flags=flags, audit=False)
         self.target = Target(self.plane.server, str(self.plane.ca), self.plane.token("admin"))
         self._session: aiohttp.ClientSession | None = None
 
@@ -102,7 +108,8 @@ class Server:
 
         async def create_some() -> None:
             for index, document in work:
-                path = _COLLECTIONS[document["kind"]].format(document["metadata"].get("namespace", ""))
+                collection = _COLLECTIONS[document["apiVersion"], document["kind"]]
+                path = collection.format(document["metadata"].get("namespace", ""))
                 uids[index] = msgspec.json.decode(await self.request("POST", path, document), type=_Object).metadata.uid
 
         async with asyncio.TaskGroup() as group:

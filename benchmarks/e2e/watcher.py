@@ -1,4 +1,4 @@
-"""A helper that watches the pods of a namespace and notes when each is bound: the API server's own word.
+"""A helper that watches the objects of a namespace and notes when each is bound, evicted or admitted.
 
 Times are of the monotonic clock, which all processes of a machine share.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Final, Literal
 
 import aiohttp
 import msgspec
@@ -17,12 +18,24 @@ from benchmarks.e2e.helper import Target, read_job, say
 _GATHER_SECONDS = 0.02
 
 
+#: What is noted: a pod has a node; a pod is deleted, or its deletion has begun; a PodGroup is Inqueue.
+Mark = Literal["bound", "evicted", "admitted"]
+_GROUPS: Final = "/apis/scheduling.volcano.sh/v1beta1"
+
+
 class WatchJob(msgspec.Struct, frozen=True):
-    """Watch `namespace` until so many pods are bound."""
+    """Watch `namespace` until as many objects as `bound` have the mark."""
 
     target: Target
     namespace: str
     bound: int
+    mark: Mark = "bound"
+
+    @property
+    def path(self) -> str:
+        """The collection."""
+        root, plural = (_GROUPS, "podgroups") if self.mark == "admitted" else ("/api/v1", "pods")
+        return f"{root}/namespaces/{self.namespace}/{plural}"
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -32,7 +45,7 @@ class Ready(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The second result: seconds at which each pod was first seen (`created`) and first seen bound, by name."""
+    """The second result: seconds at which each object was first seen (`created`) and first had the mark, by name."""
 
     bound: dict[str, float]
     created: dict[str, float]
@@ -43,62 +56,76 @@ class Seen(msgspec.Struct, frozen=True):
 class _Meta(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     resource_version: str = ""
+    deletion_timestamp: str = ""
 
 
 class _Spec(msgspec.Struct, frozen=True, rename="camel"):
     node_name: str = ""
 
 
-class _Pod(msgspec.Struct, frozen=True):
+class _Status(msgspec.Struct, frozen=True):
+    phase: str = ""
+
+
+class _Object(msgspec.Struct, frozen=True):
     metadata: _Meta = _Meta()
     spec: _Spec = _Spec()
+    status: _Status = _Status()
 
 
 class _Event(msgspec.Struct, frozen=True):
     type: str
-    object: _Pod
+    object: _Object
 
 
 class _List(msgspec.Struct, frozen=True):
     metadata: _Meta
-    items: list[_Pod] | None = None
+    items: list[_Object] | None = None
 
 
 _EVENT = msgspec.json.Decoder(_Event)
 
 
+def _marked(obj: _Object, type: str, mark: Mark) -> str:
+    """The node, or what else an object has whose mark is set; else empty."""
+    if mark == "bound":
+        return obj.spec.node_name if type != "DELETED" else ""
+    if mark == "evicted":
+        return "evicted" if type == "DELETED" or obj.metadata.deletion_timestamp else ""
+    return "admitted" if obj.status.phase in {"Inqueue", "Running"} else ""
+
+
 async def watch(job: WatchJob) -> None:
     """Answer `Ready`, then `Seen`."""
-    path = f"/api/v1/namespaces/{job.namespace}/pods"
     async with job.target.session() as session:
-        async with session.get(path) as answer:
+        async with session.get(job.path) as answer:
             found = msgspec.json.decode(await answer.read(), type=_List)
-        pods = found.items or []
-        node_of = {pod.metadata.name: pod.spec.node_name for pod in pods if pod.spec.node_name}
+        items = found.items or []
+        has = {obj.metadata.name: mark for obj in items if (mark := _marked(obj, "", job.mark))}
         params = {"watch": "1", "resourceVersion": found.metadata.resource_version}
         created: dict[str, float] = {}
-        bound: dict[str, float] = {}
+        reached: dict[str, float] = {}
         moved: list[str] = []
-        async with session.get(path, params=params, timeout=aiohttp.ClientTimeout(total=None)) as stream:
-            say(Ready(len(pods)))
+        async with session.get(job.path, params=params, timeout=aiohttp.ClientTimeout(total=None)) as stream:
+            say(Ready(len(items)))
             rest = b""
-            while len(bound) < job.bound:
+            while len(reached) < job.bound:
                 piece = rest + await stream.content.readany()
                 now = time.monotonic()
                 end = piece.rfind(b"\n") + 1
                 rest = piece[end:]
                 for event in _EVENT.decode_lines(piece[:end]):
-                    name, node = event.object.metadata.name, event.object.spec.node_name
+                    name = event.object.metadata.name
                     if event.type == "ADDED":
                         created[name] = now
-                    if node and event.type != "DELETED":
-                        if name not in bound:
-                            bound[name] = now
-                        elif node_of[name] != node:
+                    if mark := _marked(event.object, event.type, job.mark):
+                        if name not in reached and name not in has:
+                            reached[name] = now
+                        elif has[name] != mark:
                             moved.append(name)
-                        node_of[name] = node
+                        has[name] = mark
                 await asyncio.sleep(_GATHER_SECONDS)
-        say(Seen(bound, created, moved))
+        say(Seen(reached, created, moved))
 
 
 if __name__ == "__main__":

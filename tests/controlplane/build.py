@@ -34,6 +34,8 @@ PROGRAMS: Final = {
 }
 #: Without these there is no control plane; the others are for tests that request them.
 NEEDED: Final = ("etcd", "kube-apiserver")
+#: Programs of the same module that only benchmarks use: `build(OF_BENCHMARKS)` builds them.
+OF_BENCHMARKS: Final = {"kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler"}
 
 
 class UnavailableError(Exception):
@@ -137,8 +139,11 @@ def _version_of(go: str) -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def build() -> Path:
+def build(programs: Mapping[str, str] = PROGRAMS) -> Path:
     """Builds what is missing and returns the folder; a second caller waits for the first and finds everything there.
+
+    Args:
+        programs: Name to Go package.
 
     Raises:
         UnavailableError: there is no Go, or its build failed.
@@ -150,7 +155,7 @@ def build() -> Path:
     major, minor, _ = kubernetes.removeprefix("v").split(".", 2)
     reported = {"gitVersion": kubernetes, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
     variables = {f"k8s.io/component-base/version.{key}": value for key, value in reported.items()}
-    for name, package in PROGRAMS.items():
+    for name, package in programs.items():
         go_build(release, package, folder / name, variables)
     return folder
 
