@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from capcard_sched.devices.searches import SearchCounts
 from capcard_sched.devices.usage import DeviceUsage
 from capcard_sched.model.device_objects import Allocation
 from capcard_sched.model.selectors import NAME_FIELD
@@ -43,6 +44,7 @@ class DeviceLedger(DeviceUsage):
         self.future = DeviceUsage(inventory)
         #: Uids of the pods that leave, with the keys of their claims.
         self.leaving: dict[str, tuple[str, ...]] = {}
+        self.searches = SearchCounts()
         #: Keys of the claims whose devices the future does not count, with their allocations.
         self._freed: dict[str, Allocation] = {}
 

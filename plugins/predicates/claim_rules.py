@@ -187,6 +187,7 @@ class ClaimRules:
             found: ClaimPlan | str = plan_claim(claim, self._inventory.classes)
         except AllocationError as error:
             found = str(error)
+            self._ledger.searches.refused(error.result)
         self._plans[claim.key] = claim, self._inventory.version, found
         return found
 
@@ -241,14 +242,18 @@ class ClaimRules:
         plans = [plan for key in claims.open if not isinstance(plan := self._plan(self._ledger.claims[key]), str)]
         usable = _UsableDevices(claims.cards)
         allocator = Allocator(self._inventory, usage, node.name, node.labels, constraints=(usable,))
+        found: Found
         try:
-            return allocator.allocate(plans)
+            found = allocator.allocate(plans)
         except NodeError as error:
+            found = error
             if usable.refused:
-                return NodeError(f"{CANNOT_ALLOCATE}: device {usable.refused} uses {_UNSUPPORTED}")
-            return error
+                found = NodeError(f"{CANNOT_ALLOCATE}: device {usable.refused} uses {_UNSUPPORTED}", "unsupported")
         except AllocationError as error:
-            return error
+            found = error
+        result = "allocated" if isinstance(found, list) else found.result
+        self._ledger.searches.searched(result, allocator.trials)
+        return found
 
     def place(self, placement: Placement) -> None:
         """Assume the allocations of pods that were placed, and undo evictions. Raises ClaimedDevicesTakenError."""
