@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.kube.client import Client
     from capcard_sched.model.device_objects import AllocatedDevice, Allocation
-    from capcard_sched.model.intents import Bind, ClaimAllocation
+    from capcard_sched.model.intents import Bind, ClaimAllocation, ReleaseClaims
 
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 #: Attempts at a write that conflicts with other writes.
@@ -144,7 +144,7 @@ def _devices(allocation: Allocation) -> list[tuple[object, ...]]:
     return [(each.request, each.driver, each.pool, each.device, each.share_id) for each in results]
 
 
-async def release_claims(client: Client, bind: Bind, observer: Observer = _SILENT) -> None:
+async def release_claims(client: Client, bind: Bind | ReleaseClaims, observer: Observer = _SILENT) -> None:
     """Removes the pod from the claims that `reserve_claims` wrote; the last consumer takes our allocation with it.
 
     Gives up on an error: the reservation stays, and the pod is bound later where the claim is.
@@ -161,7 +161,7 @@ async def release_claims(client: Client, bind: Bind, observer: Observer = _SILEN
             break
 
 
-async def _release(write: _Write, bind: Bind, wanted: ClaimAllocation) -> None:
+async def _release(write: _Write, bind: Bind | ReleaseClaims, wanted: ClaimAllocation) -> None:
     claim = await write.read()
     consumers = claim.status.reserved_for or ()
     left = [each for each in consumers if each.uid != bind.uid]

@@ -176,6 +176,11 @@ HALF_GANG_EVICTED = Reason(
 )
 GANG_WAS_WHOLE = Reason("GangWasWhole", "the gang had its minimum; its bound pods stay", "Normal")
 GANG_READY = Reason("tasks in gang are ready to be scheduled", "", "Normal")
+CLAIMS_RELEASED = Reason(
+    "ResourceClaimsReleased",
+    "the devices of ResourceClaims <{claims}> are released: they were allocated, and the pod was not bound for "
+    "{seconds} s",
+)
 POD_SCHEDULED = Reason("Scheduled", "Successfully assigned {namespace}/{name} to {node}", "Normal")
 FAILED_SCHEDULING = Reason("FailedScheduling", "{detail}")
 POD_UNSCHEDULABLE = Reason("Unschedulable", "{detail}")

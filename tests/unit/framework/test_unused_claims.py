@@ -1,0 +1,152 @@
+"""Claims that are allocated and reserved for pods that nothing binds, as a former leader leaves them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+from capcard_sched.framework.session.unused_claims import UNUSED_SECONDS
+from capcard_sched.model.deltas import BindRetry, ObjectChanged, Takeover
+from capcard_sched.model.device_objects import DeviceClassObject, ResourceClaimObject, ResourceSliceObject
+from capcard_sched.model.intents import ReleaseClaims
+from capcard_sched.testing import Harness
+from tests.unit.devices.pools import decode
+from tests.vectors.world import conf_text
+
+_CONF: Final = conf_text(["enqueue, allocate", ["gang"], ["predicates"]])
+
+
+def _claim(name: str, *consumers: str) -> ObjectChanged:
+    """A claim of one device; with uids of pods it has g0 of node n1, and is reserved for them."""
+    here = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
+    status: dict[str, Any] = {
+        "reservedFor": [{"resource": "pods", "name": uid, "uid": uid} for uid in consumers],
+        "allocation": {
+            "devices": {"results": [{"request": "r", "driver": "d", "pool": "n1", "device": "g0"}]},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [here]}]},
+        },
+    }
+    body = {
+        "metadata": {"name": name, "namespace": "default", "uid": name},
+        "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "c"}}]}},
+        "status": status if consumers else {},
+    }
+    return ObjectChanged(decode(body, ResourceClaimObject))
+
+
+class _World:
+    """Node n1 with one device, which claim `left` holds for pod `left`; pod `waits` wants it."""
+
+    def __init__(self, *, fits: bool = False, shared: bool = False) -> None:
+        self.h = h = Harness(_CONF)
+        h.node("n1", cpu="8")
+        h.queue("q")
+        pool = {"name": "n1", "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": "d", "nodeName": "n1", "pool": pool, "devices": [{"name": "g0"}]}
+        h.apply(
+            ObjectChanged(decode({"metadata": {"name": "n1"}, "spec": spec}, ResourceSliceObject)),
+            ObjectChanged(decode({"metadata": {"name": "c"}, "spec": {}}, DeviceClassObject)),
+            _claim("waits"),
+        )
+        for name, cpu in (("left", "2" if fits else "9"), ("waits", "2")):
+            h.group(name, queue="q")
+            claims = [{"name": "r", "resourceClaimName": name}]
+            h.pod(name, group=name, requests={"cpu": cpu}, resourceClaims=claims)
+        users = ["left"]
+        if shared:
+            h.group("user", queue="q", phase="Running")
+            claims = [{"name": "r", "resourceClaimName": "left"}]
+            h.pod("user", group="user", node="n1", phase="Running", requests={"cpu": "1"}, resourceClaims=claims)
+            users.append("user")
+        h.core.apply_all(h._deltas)
+        h._deltas.clear()
+        self.uids = {task.name: task.uid for task in h.core.snapshot().state.tasks.values()}
+        h.apply(_claim("left", *(self.uids[name] for name in users)))
+        self.start = h.now
+
+    def after(self, seconds: float) -> list[ReleaseClaims]:
+        """The releases of the step so many seconds after the first one."""
+        result = self.h.step(self.start + seconds)
+        return [intent for intent in result.intents if isinstance(intent, ReleaseClaims)]
+
+    def freed(self) -> None:
+        """The writer has released the claim."""
+        self.h.apply(_claim("left"), BindRetry("default", "left", self.uids["left"]))
+
+
+def test_devices_of_a_pod_that_does_not_fit_their_node_go_to_another_pod() -> None:
+    world = _World()
+    assert world.after(0) == []
+    assert world.after(UNUSED_SECONDS - 1) == []
+    (released,) = world.after(UNUSED_SECONDS)
+    assert (released.name, [each.claim for each in released.claims]) == ("left", ["left"])
+    assert released.claims[0].allocation is not None
+    assert [event.object.name for event in world.h.events if event.reason == "ResourceClaimsReleased"] == ["left"]
+    assert not world.h.binds
+    world.freed()
+    world.after(UNUSED_SECONDS + 2)
+    assert world.h.binds == {"waits": "n1"}
+
+
+def test_the_end_of_the_time_needs_no_change_of_the_cluster() -> None:
+    world = _World()
+    world.after(0)
+    world.after(1)  # writes of the first session
+    assert world.after(2) == []
+    assert world.h.step(world.start + 3).next_wakeup == world.start + UNUSED_SECONDS
+
+
+def test_a_pod_is_not_scheduled_during_the_release_and_afterwards_it_is() -> None:
+    world = _World()
+    world.after(0)
+    assert world.after(UNUSED_SECONDS)
+    world.h.node("n2", cpu="16")  # without devices
+    world.h.node("n1", cpu="16")
+    assert world.after(UNUSED_SECONDS + 1) == []
+    assert not world.h.binds
+    world.freed()
+    world.after(UNUSED_SECONDS + 2)
+    assert world.h.binds in ({"left": "n1"}, {"waits": "n1"})
+
+
+def test_a_release_that_fails_is_repeated() -> None:
+    world = _World()
+    world.after(0)
+    assert world.after(UNUSED_SECONDS)
+    world.h.apply(BindRetry("default", "left", world.uids["left"]))  # the claim is as before
+    assert world.after(UNUSED_SECONDS + 1) == []
+    assert world.after(2 * UNUSED_SECONDS) == []
+    assert len(world.after(2 * UNUSED_SECONDS + 1)) == 1
+
+
+def test_a_pod_that_fits_is_bound_with_the_devices_that_it_has() -> None:
+    world = _World(fits=True)
+    world.after(0)
+    assert world.h.binds == {"left": "n1"}
+    assert [world.after(seconds) for seconds in (UNUSED_SECONDS, 2 * UNUSED_SECONDS)] == [[], []]
+    assert world.h.binds == {"left": "n1"}
+
+
+def test_a_claim_that_another_pod_uses_stays() -> None:
+    world = _World(shared=True)
+    world.after(0)
+    assert world.after(UNUSED_SECONDS) == []
+
+
+@pytest.mark.parametrize("seconds", [UNUSED_SECONDS - 1, UNUSED_SECONDS])
+def test_a_new_leader_gives_the_pod_the_whole_time(seconds: float) -> None:
+    world = _World()
+    world.after(0)
+    world.h.apply(Takeover())
+    assert world.after(seconds) == []
+    assert world.after(2 * UNUSED_SECONDS)
+
+
+def test_a_release_that_the_former_leader_did_not_finish_is_repeated() -> None:
+    world = _World()
+    world.after(0)
+    assert world.after(UNUSED_SECONDS)
+    world.h.apply(Takeover())
+    world.after(UNUSED_SECONDS + 1)
+    assert world.after(2 * UNUSED_SECONDS + 1)
