@@ -149,6 +149,7 @@ def test_a_restart_rebuilds_the_ledger(seed: int) -> None:
     for _ in range(30):
         history.step()
         assert history.ledger.snapshot() == history.rebuilt().snapshot()
+        assert history.ledger.doubled.devices == history.rebuilt().doubled.devices
         assert history.ledger.future.snapshot() == history.rebuilt().future.snapshot()
 
 

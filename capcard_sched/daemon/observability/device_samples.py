@@ -35,6 +35,7 @@ def device_series(inventory: DeviceInventory, ledger: DeviceLedger) -> Iterator[
         yield DeviceSeries("capcard_dra_devices", "", {"card": card, "state": state}, count)
     for name, count in _claim_states(ledger).items():
         yield DeviceSeries("capcard_dra_claims", "", {"state": name}, count)
+    yield DeviceSeries("capcard_dra_double_allocations_total", "", {}, ledger.doubled.total)
     yield from _searches(ledger.searches)
 
 

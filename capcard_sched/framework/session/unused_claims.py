@@ -2,13 +2,15 @@
 
 A scheduler that ends between the allocation and the binding leaves them, and so does a release that failed. The next
 sessions bind the pods where their devices are. Claims that are still unused after `UNUSED_SECONDS` are released, so
-that other pods get the devices. Everything follows from objects: a restart only starts the time again.
+that other pods get the devices; at once if another claim keeps one of the devices. Everything follows from objects: a
+restart only starts the time again.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from capcard_sched.framework.session.doubled_devices import keeper
 from capcard_sched.model.intents import ClaimAllocation, ReleaseClaims
 from capcard_sched.model.reasons import CLAIMS_RELEASED
 from capcard_sched.model.status import TaskStatus
@@ -49,7 +51,8 @@ class UnusedClaims:
                 continue
             uid, since = known.get(key, ("", 0.0))
             since = min(since, session.now) if uid == claim.uid else session.now
-            end = since + UNUSED_SECONDS
+            lost = keeper(claim, session.claims, session.tasks_by_uid) is not None
+            end = session.now if lost else since + UNUSED_SECONDS
             if end > session.now:
                 self._since[key] = claim.uid, since
                 self.next_wakeup = end if self.next_wakeup is None else min(self.next_wakeup, end)
@@ -64,7 +67,7 @@ def _candidates(session: Session) -> set[str]:
     claims, changed = session.claims.claims, session.changed
     if changed.everything:
         return set(claims)
-    found = {key for key in changed.devices if key in claims}
+    found = {key for key in changed.devices if key in claims}.union(*session.claims.doubled.devices.values())
     for name in changed.jobs:
         job = session.jobs.get(name)
         for task in job.pending.values() if job is not None else ():
@@ -95,6 +98,10 @@ def _waiting_pods(session: Session, claim: Claim) -> list[Task]:
 def _released(session: Session, task: Task, claims: list[Claim]) -> ReleaseClaims:
     session.state.hold(task, held=True)
     names = ", ".join(claim.name for claim in claims)
-    session.notice(task, CLAIMS_RELEASED, CLAIMS_RELEASED.render(claims=names, seconds=f"{UNUSED_SECONDS:g}"))
+    kept = [found for claim in claims if (found := keeper(claim, session.claims, session.tasks_by_uid)) is not None]
+    cause = f"the pod was not bound for {UNUSED_SECONDS:g} s"
+    if kept:
+        cause = f"ResourceClaim {kept[0].claim.key} has device {'/'.join(kept[0].device)}, too"
+    session.notice(task, CLAIMS_RELEASED, CLAIMS_RELEASED.render(claims=names, cause=cause))
     wanted = tuple(ClaimAllocation(claim.name, claim.uid, claim.allocation) for claim in claims)
     return ReleaseClaims(task.namespace, task.name, task.uid, wanted)

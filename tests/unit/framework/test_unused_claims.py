@@ -17,12 +17,13 @@ from tests.vectors.world import conf_text
 _CONF: Final = conf_text(["enqueue, allocate", ["gang"], ["predicates"]])
 
 
-def _claim(name: str, *consumers: str) -> ObjectChanged:
-    """A claim of one device; with uids of pods it has g0 of node n1, and is reserved for them."""
+def _claim(name: str, *consumers: str, at: int = 0) -> ObjectChanged:
+    """A claim of one device; with uids of pods it has g0 of node n1 since second `at`, and is reserved for them."""
     here = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
     status: dict[str, Any] = {
         "reservedFor": [{"resource": "pods", "name": uid, "uid": uid} for uid in consumers],
         "allocation": {
+            "allocationTimestamp": f"2026-01-01T00:00:{at:02}Z",
             "devices": {"results": [{"request": "r", "driver": "d", "pool": "n1", "device": "g0"}]},
             "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [here]}]},
         },
@@ -150,3 +151,55 @@ def test_a_release_that_the_former_leader_did_not_finish_is_repeated() -> None:
     world.h.apply(Takeover())
     world.after(UNUSED_SECONDS + 1)
     assert world.after(2 * UNUSED_SECONDS + 1)
+
+
+# --- one device for two claims --------------------------------------------------------------------------------------
+
+
+def _events(world: _World) -> dict[str, str]:
+    """The claims with an event DeviceAllocatedTwice, with its text."""
+    return {each.object.name: each.message for each in world.h.all_events if each.reason == "DeviceAllocatedTwice"}
+
+
+@pytest.mark.parametrize(("left", "waits", "loser"), [(1, 2, "waits"), (2, 1, "left"), (1, 1, "waits")])
+def test_of_two_claims_of_unbound_pods_the_older_one_keeps_the_device(left: int, waits: int, loser: str) -> None:
+    world = _World(fits=True)
+    for name, at in (("left", left), ("waits", waits)):
+        world.h.apply(_claim(name, world.uids[name], at=at))
+    (released,) = world.after(0)
+    assert released.name == loser
+    keeps = "left" if loser == "waits" else "waits"
+    assert world.h.binds == {keeps: "n1"}
+    assert set(_events(world)) == {"left", "waits"}
+    assert f"d/n1/g0 also to default/{keeps}" in _events(world)[loser]
+    (text,) = [each.message for each in world.h.all_events if each.reason == "ResourceClaimsReleased"]
+    assert text.endswith(f"ResourceClaim default/{keeps} has device d/n1/g0, too")
+
+
+def test_a_claim_of_a_bound_pod_precedes_an_older_one() -> None:
+    world = _World(shared=True)
+    world.h.apply(_claim("waits", world.uids["waits"]))
+    world.h.apply(_claim("left", world.uids["user"], at=9))
+    (released,) = world.after(0)
+    assert released.name == "waits"
+    assert not world.h.binds
+
+
+def test_claims_of_pods_that_run_are_reported_once_and_stay() -> None:
+    world = _World(shared=True)
+    world.h.apply(_claim("waits", "a pod of another scheduler"), _claim("left", world.uids["user"]))
+    assert world.after(0) == []
+    assert set(_events(world)) == {"left", "waits"}
+    world.h.apply(_claim("left", world.uids["user"], world.uids["left"]))  # one more consumer of the same devices
+    assert [world.after(seconds) for seconds in (1, UNUSED_SECONDS + 1)] == [[], []]
+    assert len([each for each in world.h.all_events if each.reason == "DeviceAllocatedTwice"]) == 2
+    assert world.h.core.snapshot().state.claims.doubled.total == 1
+
+
+def test_a_device_that_one_of_them_gave_back_is_an_ordinary_one() -> None:
+    world = _World(fits=True)
+    world.h.apply(_claim("waits", world.uids["waits"], at=1))
+    assert world.after(0)
+    world.h.apply(_claim("waits"), BindRetry("default", "waits", world.uids["waits"]))
+    assert world.after(1) == []
+    assert world.h.core.snapshot().state.claims.doubled.devices == {}
