@@ -17,12 +17,13 @@ from capcard_sched.kube.errors import RetryClass
 from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes.requests import MERGE
+from capcard_sched.model.annotations import FENCE
 from capcard_sched.model.device_objects import MAX_CONSUMERS, ResourceClaimStatus
 from capcard_sched.model.objects import ApiStruct, ObjectMeta
 from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from capcard_sched.kube.client import Client
     from capcard_sched.model.device_objects import AllocatedDevice, Allocation
@@ -32,6 +33,8 @@ FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 #: Attempts at a write that conflicts with other writes.
 _ATTEMPTS: Final = 5
 _KIND: Final = "ResourceClaim"
+#: Characters of a field manager.
+_LONGEST_MANAGER: Final = 128
 _SILENT: Final = Observer()
 
 _encode = msgspec.json.Encoder().encode
@@ -55,13 +58,16 @@ class ClaimError(ApiError):
         super().__init__(422, "FailedAllocation", message)
 
 
-async def reserve_claims(client: Client, bind: Bind, observer: Observer = _SILENT) -> None:
+async def reserve_claims(
+    client: Client, bind: Bind, observer: Observer = _SILENT, fence: Callable[[], str | None] = lambda: None
+) -> None:
     """Return when every claim of `bind.claims` is allocated and reserved for the pod.
 
-    Raises ClaimError if a claim is gone, deleted or allocated to other devices, and RequestError.
+    `fence` returns the token of a write. Raises ClaimError if a claim is gone, deleted or allocated to other devices,
+    and RequestError.
     """
     for wanted in bind.claims or ():
-        await _repeat(_Write(client, observer, bind.namespace, wanted.claim), bind, wanted)
+        await _repeat(_Write(client, observer, fence, bind.namespace, wanted.claim), bind, wanted)
 
 
 class _Write(NamedTuple):
@@ -69,6 +75,7 @@ class _Write(NamedTuple):
 
     client: Client
     observer: Observer
+    fence: Callable[[], str | None]
     namespace: str
     name: str
 
@@ -80,7 +87,9 @@ class _Write(NamedTuple):
         """Sends one step. Returns the response."""
         path = object_path(_KIND, self.namespace, self.name, subresource)
         try:
-            response = await self.client.request("PATCH", path, body=_encode(patch), content_type=MERGE)
+            response = await self.client.request(
+                "PATCH", path, params=_manager(self.fence()), body=_encode(patch), content_type=MERGE
+            )
         except RequestError as error:
             self.observer.claim_written(step, error.status)
             raise
@@ -144,7 +153,18 @@ def _devices(allocation: Allocation) -> list[tuple[object, ...]]:
     return [(each.request, each.driver, each.pool, each.device, each.share_id) for each in results]
 
 
-async def release_claims(client: Client, bind: Bind | ReleaseClaims, observer: Observer = _SILENT) -> None:
+def _manager(token: str | None) -> dict[str, str] | None:
+    """The field manager by which the fence recognizes a writer; None without a token, or for one that is too long."""
+    manager = f"{FENCE}={token}"
+    return {"fieldManager": manager} if token is not None and len(manager) <= _LONGEST_MANAGER else None
+
+
+async def release_claims(
+    client: Client,
+    bind: Bind | ReleaseClaims,
+    observer: Observer = _SILENT,
+    fence: Callable[[], str | None] = lambda: None,
+) -> None:
     """Removes the pod from the claims that `reserve_claims` wrote; the last consumer takes our allocation with it.
 
     Gives up on an error: the reservation stays, and the pod is bound later where the claim is.
@@ -152,7 +172,7 @@ async def release_claims(client: Client, bind: Bind | ReleaseClaims, observer: O
     for wanted in reversed(bind.claims or ()):
         for _ in range(_ATTEMPTS):
             try:
-                await _release(_Write(client, observer, bind.namespace, wanted.claim), bind, wanted)
+                await _release(_Write(client, observer, fence, bind.namespace, wanted.claim), bind, wanted)
             except msgspec.DecodeError:
                 pass
             except RequestError as error:
