@@ -238,9 +238,10 @@ async def test_other_users_and_claims_without_a_token_pass(cluster: Cluster, one
     wanted = ClaimAllocation("c", made["metadata"]["uid"], Allocation(AllocatedDevices((result,))))
     async with Client(load_connection(str(cluster.control_plane.kubeconfig_for("scheduler-b")))) as other:
         await reserve_claims(other, Bind(NAMESPACE, "a", "a-uid", "n", claims=(wanted,)), fence=lambda: "none/7")
-    for uid, token in (("b-uid", None), ("c-uid", "x" * 128)):  # without the flag, and a host name that is too long
-        bind_of = Bind(NAMESPACE, uid, uid, "n", claims=(ClaimAllocation("c", made["metadata"]["uid"]),))
-        await reserve_claims(one.client, bind_of, fence=lambda token=token: token)
+    again = ClaimAllocation("c", made["metadata"]["uid"])
+    await reserve_claims(one.client, Bind(NAMESPACE, "b", "b-uid", "n", claims=(again,)))  # without the flag
+    long = "x" * 128  # of a long host name
+    await reserve_claims(one.client, Bind(NAMESPACE, "c", "c-uid", "n", claims=(again,)), fence=lambda: long)
     found = await cluster.get("resourceclaims", "c")
     assert [each["uid"] for each in found["status"]["reservedFor"]] == ["a-uid", "b-uid", "c-uid"]
 
