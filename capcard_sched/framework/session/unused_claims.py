@@ -43,6 +43,8 @@ class UnusedClaims:
             self._term = session.state.terms
             self._since.clear()
         known, self._since, self.next_wakeup = self._since, {}, None
+        if not session.claims.claims:
+            return []
         due: dict[str, tuple[Task, list[Claim]]] = {}
         for key in sorted(known.keys() | _candidates(session)):
             claim = session.claims.claims.get(key)

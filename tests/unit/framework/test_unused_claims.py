@@ -11,6 +11,8 @@ from capcard_sched.model.deltas import BindRetry, ObjectChanged, Takeover
 from capcard_sched.model.device_objects import DeviceClassObject, ResourceClaimObject, ResourceSliceObject
 from capcard_sched.model.intents import ReleaseClaims
 from capcard_sched.testing import Harness
+from tests.scenarios.notation import objects_of
+from tests.scenarios.test_scenarios import run
 from tests.unit.devices.pools import decode
 from tests.vectors.world import conf_text
 
@@ -203,3 +205,35 @@ def test_a_device_that_one_of_them_gave_back_is_an_ordinary_one() -> None:
     world.h.apply(_claim("waits"), BindRetry("default", "waits", world.uids["waits"]))
     assert world.after(1) == []
     assert world.h.core.snapshot().state.claims.doubled.devices == {}
+
+
+def test_the_simulator_releases_the_claim_of_a_pod_that_never_starts() -> None:
+    plan = """\
+node n1 labels=host:n1; queue q cap=cpu:64,memory:1Ti; device_class gpu; slice n1 1*NVIDIA-H200
+resource_claim left class=gpu; resource_claim waits class=gpu
+pod left queue=q cpu=1000 resourceClaims=[{name: r, resourceClaimName: left}]
+pod waits queue=q cpu=1 resourceClaims=[{name: r, resourceClaimName: waits}]
+"""
+    objects = objects_of({"cluster": plan})
+    named = {(each["kind"], each["metadata"]["name"]): each for each in objects}
+    named["Pod", "left"]["metadata"]["uid"] = "uid-of-left"
+    here = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
+    result = {"request": "r", "driver": "gpu.nvidia.com", "pool": "n1", "device": "g0"}
+    named["ResourceClaim", "left"]["status"] = {
+        "reservedFor": [{"resource": "pods", "name": "left", "uid": "uid-of-left"}],
+        "allocation": {
+            "devices": {"results": [result]},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [here]}]},
+        },
+    }
+    conf = {"conf": ["enqueue, allocate, backfill", ["gang"], ["predicates"]]}
+
+    def state(until: str) -> tuple[bool, list[str]]:
+        items = {(each["kind"], each["metadata"]["name"]): each for each in run(objects, conf, until)}
+        consumers = items["ResourceClaim", "waits"].get("status", {}).get("reservedFor") or ()
+        return bool(items["ResourceClaim", "left"].get("status", {}).get("allocation")), [
+            each["name"] for each in consumers
+        ]
+
+    assert state("20s") == (True, [])
+    assert state("2m") == (False, ["waits"])
