@@ -132,7 +132,7 @@ class Options(LeaderOptions):
     """Older name of --leader-elect-resource-namespace; takes precedence."""
 
     fence: Annotated[bool, switch(ELECTION)] = False
-    """Fencing: the API server rejects bindings of a former leader, by a ValidatingAdmissionPolicy on pods/binding."""
+    """Fencing: a ValidatingAdmissionPolicy rejects bindings and writes to ResourceClaims of a former leader."""
 
     listen_address: Annotated[AddressFlag, address(SERVING)] = _METRICS_ADDRESS
     """Listen address of /metrics."""

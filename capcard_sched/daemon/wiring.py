@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -85,9 +86,9 @@ async def open_backend(
         scheduler_name=options.component,
         use_eviction_api=options.use_eviction_api,
         fence=leadership.fence_token,
-        pre_bind=_pre_bind(NodeLocks()),
+        pre_bind=_pre_bind(NodeLocks(), observer, leadership.fence_token),
         bind_lock=BindingLocks().held,
-        undo_pre_bind=claims.release_claims,
+        undo_pre_bind=partial(claims.release_claims, observer=observer, fence=leadership.fence_token),
     )
     kinds = chosen_kinds(
         node_selector=[(match.label, match.value) for match in options.node_selector],
@@ -97,14 +98,14 @@ async def open_backend(
     return Backend(client, Informers(client, thread.deliver, observer, kinds), writer, leadership)
 
 
-def _pre_bind(locks: NodeLocks) -> PreBind:
+def _pre_bind(locks: NodeLocks, observer: LoggingObserver, fence: Callable[[], str | None]) -> PreBind:
     """Bind the volumes of a pod, reserve its ResourceClaims, then take the lock of its node."""
 
     async def run(client: Client, bind: Bind) -> None:
         if bind.volumes:
             await volumes.bind_volumes(client, bind)
         if bind.claims:
-            await claims.reserve_claims(client, bind)
+            await claims.reserve_claims(client, bind, observer, fence)
         if bind.node_lock:
             await locks.acquire(client, bind)
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from capcard_sched.devices.claims import ClaimPlan, RequestPlan
     from capcard_sched.devices.constraints import Constraint
     from capcard_sched.devices.inventory import CounterId, DeviceId, DeviceInventory, DevicePool, PoolDevice, PoolId
+    from capcard_sched.devices.searches import Result
     from capcard_sched.devices.usage import DeviceUsage
 
 #: Trials of devices for one pod on one node.
@@ -35,6 +36,10 @@ CANNOT_ALLOCATE: Final = "cannot allocate all claims"
 
 class NodeError(Exception):
     """The claims cannot be allocated on this node; the text is the reason."""
+
+    def __init__(self, text: str, result: Result = "no_devices") -> None:
+        super().__init__(text)
+        self.result = result
 
 
 class Chosen(NamedTuple):
@@ -88,8 +93,9 @@ class Allocator:
         self._check_free()
         try:
             if not self._claim(0):
-                invalid = any(pool.invalid for pool in self._pools)
-                raise NodeError("invalid resource pools were encountered" if invalid else CANNOT_ALLOCATE)
+                if any(pool.invalid for pool in self._pools):
+                    raise NodeError("invalid resource pools were encountered", "invalid_pool")
+                raise NodeError(CANNOT_ALLOCATE)
             return [self._result(index) for index in range(len(plans))]
         finally:
             self._release_constraints()
@@ -118,7 +124,8 @@ class Allocator:
                 total += min(sizes)
                 most += max(size for size in sizes if size <= MAX_RESULTS)
         if most > MAX_DEVICES:
-            raise AllocationError(f"the claims of a pod with more than {MAX_DEVICES} devices are not supported")
+            text = f"the claims of a pod with more than {MAX_DEVICES} devices are not supported"
+            raise AllocationError(text, "unsupported")
 
     def _size(self, index: int, request: RequestPlan) -> int:
         if not request.all_devices:
@@ -129,7 +136,8 @@ class Allocator:
                 state = "being updated" if pool.incomplete else "invalid"
                 raise NodeError(
                     f"claim {self._plans[index].key}, request {request.name}: asks for all devices, but resource pool "
-                    f"{pool.name} is currently {state}"
+                    f"{pool.name} is currently {state}",
+                    "incomplete_pool" if pool.incomplete else "invalid_pool",
                 )
             found += [
                 (pool, device)
@@ -254,7 +262,7 @@ class Allocator:
                     return False
             except EvaluationError as error:
                 raise AllocationError(
-                    f"{selector.source} on device {'/'.join(device.id)}: CEL runtime error: {error}"
+                    f"{selector.source} on device {'/'.join(device.id)}: CEL runtime error: {error}", "selector_error"
                 ) from None
         return True
 
@@ -275,7 +283,7 @@ class Allocator:
         """Takes a device for a request; False, without effect, if it is not available or refused."""
         self.trials += 1
         if self.trials > MAX_TRIALS:
-            raise NodeError(f"gave up after {MAX_TRIALS} trials to allocate devices")
+            raise NodeError(f"gave up after {MAX_TRIALS} trials to allocate devices", "gave_up")
         if not self._is_available(index, request, device):
             return False
         share = self._share_of(request, device)

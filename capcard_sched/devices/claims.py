@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from fractions import Fraction
 
+    from capcard_sched.devices.searches import Result
     from capcard_sched.model.device_objects import (
         DeviceClassObject,
         DeviceConstraint,
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 class AllocationError(Exception):
     """A claim cannot be allocated on any node, whatever its devices."""
+
+    def __init__(self, text: str, result: Result = "invalid_claim") -> None:
+        super().__init__(text)
+        self.result = result
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -145,7 +150,7 @@ def _plan_request(
 ) -> RequestPlan:
     where = f"claim {claim.key}, request {name}"
     if each.derived_attributes:
-        raise AllocationError(_UNSUPPORTED.format(where=where, field="derivedAttributes"))
+        raise AllocationError(_UNSUPPORTED.format(where=where, field="derivedAttributes"), "unsupported")
     if not each.device_class_name:
         raise AllocationError(f"{where}: missing device class name")
     of_class = classes.get(each.device_class_name)
@@ -182,10 +187,10 @@ def _selectors(found: tuple[DeviceSelector, ...] | None, source: str) -> list[Se
     made: list[Selector] = []
     for index, selector in enumerate(found or ()):
         if selector.cel is None:
-            raise AllocationError(f"{source}: selector #{index}: CEL expression empty")
+            raise AllocationError(f"{source}: selector #{index}: CEL expression empty", "selector_error")
         program = compile_selector(selector.cel.expression)
         if not isinstance(program, Program):
-            raise AllocationError(f"{source}: selector #{index}: CEL compile error: {program}")
+            raise AllocationError(f"{source}: selector #{index}: CEL compile error: {program}", "selector_error")
         made.append(Selector(program, f"{source}: selector #{index}"))
     return made
 

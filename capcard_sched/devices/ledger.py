@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from capcard_sched.devices.double_allocations import DoubleAllocations
+from capcard_sched.devices.searches import SearchCounts
 from capcard_sched.devices.usage import DeviceUsage
 from capcard_sched.model.device_objects import Allocation
 from capcard_sched.model.selectors import NAME_FIELD
@@ -43,6 +45,7 @@ class DeviceLedger(DeviceUsage):
         self.future = DeviceUsage(inventory)
         #: Uids of the pods that leave, with the keys of their claims.
         self.leaving: dict[str, tuple[str, ...]] = {}
+        self.searches, self.doubled = SearchCounts(), DoubleAllocations()
         #: Keys of the claims whose devices the future does not count, with their allocations.
         self._freed: dict[str, Allocation] = {}
 
@@ -69,6 +72,7 @@ class DeviceLedger(DeviceUsage):
             self._drop_assumed(claim.key)
         if known is not None:
             self._use(known.allocation, -1)
+        self.doubled.replace(claim.key, known.allocation if known is not None else None, claim.allocation)
         if claim.allocation is not None and assumed is not None and assumed.allocation is not None:
             self._use(assumed.allocation, -1)
             assumed.allocation = None
@@ -83,6 +87,7 @@ class DeviceLedger(DeviceUsage):
         self._drop_assumed(key)
         if claim is not None:
             self._use(claim.allocation, -1)
+            self.doubled.replace(key, claim.allocation, None)
 
     def _drop_assumed(self, key: str) -> None:
         assumed = self.assumed.pop(key, None)

@@ -23,6 +23,7 @@ from capcard_sched.framework.session.results import reference
 from capcard_sched.framework.session.session import Session
 from capcard_sched.framework.session.session_deadline import SessionDeadline
 from capcard_sched.framework.session.statement import quotas_admit
+from capcard_sched.framework.session.unused_claims import UnusedClaims
 from capcard_sched.framework.step_result import CoreSnapshot as CoreSnapshot  # noqa: PLC0414 -- a re-export
 from capcard_sched.framework.step_result import StepResult as StepResult  # noqa: PLC0414 -- a re-export
 from capcard_sched.model import reasons
@@ -97,6 +98,7 @@ class Core:
         if autoscaling.expects_nodes:
             self._memory.expect_nodes()
         self._half_gangs, self._problem_events = HalfGangs(half_gang_timeout), ProblemEvents()
+        self._unused_claims = UnusedClaims()
         self._sessions, self._webhooks = 0, webhooks
         #: The waiting jobs that sessions skip.
         self._failed_attempts = FailedAttempts(self._state, Dispatch(()))
@@ -267,7 +269,8 @@ class Core:
             self._half_gangs.end(session, evicts=bool(actions))
         else:
             self._half_gangs.end(session, evicts=False)
-        intents.extend(self._closer.close(session))
+        releases = self._unused_claims.release(session)
+        intents += [*self._closer.close(session), *releases]
         self._unfinished = session.report.unfinished
         self._memory.keep_refusals(session.refusals)
         self._next_wakeup = self._earliest_wakeup(session)
@@ -290,7 +293,8 @@ class Core:
 
     def _earliest_wakeup(self, session: Session) -> float | None:
         """The time of the next session without a change of the cluster; always in the future."""
-        moments = [self._closer.next_wakeup, nominations.next_wakeup(self._memory), self._half_gangs.next_wakeup]
+        moments = [self._closer.next_wakeup, nominations.next_wakeup(self._memory), self._half_gangs.next_wakeup,
+                   self._unused_claims.next_wakeup]  # fmt: skip
         for name, call in self._dispatch.entries("next_wakeup"):
             try:
                 moments.append(call())

@@ -8,29 +8,34 @@ from __future__ import annotations
 
 import time
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from capcard_sched.kube.client import ApiError, RequestError, read_object
 from capcard_sched.kube.errors import RetryClass
+from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes.requests import MERGE
+from capcard_sched.model.annotations import FENCE
 from capcard_sched.model.device_objects import MAX_CONSUMERS, ResourceClaimStatus
 from capcard_sched.model.objects import ApiStruct, ObjectMeta
 from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from capcard_sched.kube.client import Client
     from capcard_sched.model.device_objects import AllocatedDevice, Allocation
-    from capcard_sched.model.intents import Bind, ClaimAllocation
+    from capcard_sched.model.intents import Bind, ClaimAllocation, ReleaseClaims
 
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 #: Attempts at a write that conflicts with other writes.
 _ATTEMPTS: Final = 5
 _KIND: Final = "ResourceClaim"
+#: Characters of a field manager.
+_LONGEST_MANAGER: Final = 128
+_SILENT: Final = Observer()
 
 _encode = msgspec.json.Encoder().encode
 
@@ -53,19 +58,49 @@ class ClaimError(ApiError):
         super().__init__(422, "FailedAllocation", message)
 
 
-async def reserve_claims(client: Client, bind: Bind) -> None:
+async def reserve_claims(
+    client: Client, bind: Bind, observer: Observer = _SILENT, fence: Callable[[], str | None] = lambda: None
+) -> None:
     """Return when every claim of `bind.claims` is allocated and reserved for the pod.
 
-    Raises ClaimError if a claim is gone, deleted or allocated to other devices, and RequestError.
+    `fence` returns the token of a write. Raises ClaimError if a claim is gone, deleted or allocated to other devices,
+    and RequestError.
     """
     for wanted in bind.claims or ():
-        await _repeat(client, bind, wanted)
+        await _repeat(_Write(client, observer, fence, bind.namespace, wanted.claim), bind, wanted)
 
 
-async def _repeat(client: Client, bind: Bind, wanted: ClaimAllocation) -> None:
+class _Write(NamedTuple):
+    """Writes to one claim."""
+
+    client: Client
+    observer: Observer
+    fence: Callable[[], str | None]
+    namespace: str
+    name: str
+
+    async def read(self) -> _Claim:
+        """The claim as it is."""
+        return await read_object(self.client, _Claim, self.namespace, self.name)
+
+    async def patch(self, step: str, patch: dict[str, Any], subresource: str = "") -> bytes:
+        """Sends one step. Returns the response."""
+        path = object_path(_KIND, self.namespace, self.name, subresource)
+        try:
+            response = await self.client.request(
+                "PATCH", path, params=_manager(self.fence()), body=_encode(patch), content_type=MERGE
+            )
+        except RequestError as error:
+            self.observer.claim_written(step, error.status)
+            raise
+        self.observer.claim_written(step, HTTPStatus.OK)
+        return response
+
+
+async def _repeat(write: _Write, bind: Bind, wanted: ClaimAllocation) -> None:
     for attempt in range(_ATTEMPTS):
         try:
-            await _reserve(client, bind, wanted)
+            await _reserve(write, bind, wanted)
         except RequestError as error:
             if error.status != HTTPStatus.CONFLICT or attempt == _ATTEMPTS - 1:
                 raise
@@ -73,9 +108,9 @@ async def _repeat(client: Client, bind: Bind, wanted: ClaimAllocation) -> None:
             return
 
 
-async def _reserve(client: Client, bind: Bind, wanted: ClaimAllocation) -> None:
+async def _reserve(write: _Write, bind: Bind, wanted: ClaimAllocation) -> None:
     name = f"{bind.namespace}/{wanted.claim}"
-    claim = await read_object(client, _Claim, bind.namespace, wanted.claim)
+    claim = await write.read()
     meta, status = claim.metadata, claim.status
     if meta.uid != wanted.uid:
         raise ClaimError(f"resourceclaim {name} is another one by now")
@@ -84,11 +119,11 @@ async def _reserve(client: Client, bind: Bind, wanted: ClaimAllocation) -> None:
     consumers = status.reserved_for or ()
     is_reserved = any(each.uid == bind.uid for each in consumers)
     body: dict[str, Any] = {}
-    version = meta.resource_version
+    version, step = meta.resource_version, "reserve"
     if status.allocation is None:
         if wanted.allocation is None:
             raise ClaimError(f"resourceclaim {name} is not allocated any more")
-        version = await _protect(client, bind, wanted, claim)
+        version, step = await _protect(write, claim), "allocate"
         stamp = format_timestamp(time.time())
         body["allocation"] = {**msgspec.to_builtins(wanted.allocation), "allocationTimestamp": stamp}
     elif wanted.allocation is not None and _devices(status.allocation) != _devices(wanted.allocation):
@@ -100,24 +135,17 @@ async def _reserve(client: Client, bind: Bind, wanted: ClaimAllocation) -> None:
             raise ClaimError(f"resourceclaim {name} has {len(consumers)} consumers")
         consumer = {"resource": "pods", "name": bind.name, "uid": bind.uid}
         body["reservedFor"] = [*msgspec.to_builtins(consumers), consumer]
-    await _patch(client, bind, wanted, {"metadata": {"resourceVersion": version}, "status": body}, "status")
+    await write.patch(step, {"metadata": {"resourceVersion": version}, "status": body}, "status")
 
 
-async def _protect(client: Client, bind: Bind, wanted: ClaimAllocation, claim: _Claim) -> str:
+async def _protect(write: _Write, claim: _Claim) -> str:
     """Adds the finalizer. Returns the version of the claim."""
     known = claim.metadata.finalizers or ()
     if FINALIZER in known:
         return claim.metadata.resource_version
     metadata = {"resourceVersion": claim.metadata.resource_version, "finalizers": [*known, FINALIZER]}
-    response = await _patch(client, bind, wanted, {"metadata": metadata})
+    response = await write.patch("protect", {"metadata": metadata})
     return msgspec.json.decode(response, type=_Claim).metadata.resource_version
-
-
-async def _patch(
-    client: Client, bind: Bind, wanted: ClaimAllocation, patch: dict[str, Any], subresource: str = ""
-) -> bytes:
-    path = object_path(_KIND, bind.namespace, wanted.claim, subresource)
-    return await client.request("PATCH", path, body=_encode(patch), content_type=MERGE)
 
 
 def _devices(allocation: Allocation) -> list[tuple[object, ...]]:
@@ -125,7 +153,18 @@ def _devices(allocation: Allocation) -> list[tuple[object, ...]]:
     return [(each.request, each.driver, each.pool, each.device, each.share_id) for each in results]
 
 
-async def release_claims(client: Client, bind: Bind) -> None:
+def _manager(token: str | None) -> dict[str, str] | None:
+    """The field manager by which the fence recognizes a writer; None without a token, or for one that is too long."""
+    manager = f"{FENCE}={token}"
+    return {"fieldManager": manager} if token is not None and len(manager) <= _LONGEST_MANAGER else None
+
+
+async def release_claims(
+    client: Client,
+    bind: Bind | ReleaseClaims,
+    observer: Observer = _SILENT,
+    fence: Callable[[], str | None] = lambda: None,
+) -> None:
     """Removes the pod from the claims that `reserve_claims` wrote; the last consumer takes our allocation with it.
 
     Gives up on an error: the reservation stays, and the pod is bound later where the claim is.
@@ -133,7 +172,7 @@ async def release_claims(client: Client, bind: Bind) -> None:
     for wanted in reversed(bind.claims or ()):
         for _ in range(_ATTEMPTS):
             try:
-                await _release(client, bind, wanted)
+                await _release(_Write(client, observer, fence, bind.namespace, wanted.claim), bind, wanted)
             except msgspec.DecodeError:
                 pass
             except RequestError as error:
@@ -142,8 +181,8 @@ async def release_claims(client: Client, bind: Bind) -> None:
             break
 
 
-async def _release(client: Client, bind: Bind, wanted: ClaimAllocation) -> None:
-    claim = await read_object(client, _Claim, bind.namespace, wanted.claim)
+async def _release(write: _Write, bind: Bind | ReleaseClaims, wanted: ClaimAllocation) -> None:
+    claim = await write.read()
     consumers = claim.status.reserved_for or ()
     left = [each for each in consumers if each.uid != bind.uid]
     is_ours = wanted.allocation is not None and claim.status.allocation is not None
@@ -153,4 +192,4 @@ async def _release(client: Client, bind: Bind, wanted: ClaimAllocation) -> None:
     if not left and is_ours:
         status["allocation"] = None
     metadata = {"resourceVersion": claim.metadata.resource_version}
-    await _patch(client, bind, wanted, {"metadata": metadata, "status": status}, "status")
+    await write.patch("release", {"metadata": metadata, "status": status}, "status")

@@ -60,5 +60,8 @@ class Observer:
     def write_failed(self, kind: str, code: int, message: str) -> None:
         """The API server rejected a status, a condition or an event."""
 
+    def claim_written(self, step: str, code: int) -> None:
+        """A write to a ResourceClaim ended: "protect" (finalizer), "allocate", "reserve" or "release"; as `request`."""
+
     def dropped(self, kind: str, count: int) -> None:
         """`count` writes were dropped unsent."""

@@ -65,6 +65,15 @@ class Bind(_Intent, frozen=True):
         return {**self.annotations, BOUND_QUEUE: self.queue} if self.queue else self.annotations
 
 
+class ReleaseClaims(_Intent, frozen=True):
+    """Release ResourceClaims that are allocated and reserved for a pod, which is not bound. A BindRetry follows."""
+
+    namespace: str
+    name: str
+    uid: str
+    claims: tuple[ClaimAllocation, ...]
+
+
 class Evict(_Intent, frozen=True):
     """Evict a pod."""
 
@@ -176,6 +185,7 @@ class EmitEvent(_Intent, frozen=True):
 
 Intent: TypeAlias = (
     Bind
+    | ReleaseClaims
     | Evict
     | UpdatePodGroup
     | AnnotatePodGroup

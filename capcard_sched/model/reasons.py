@@ -176,6 +176,14 @@ HALF_GANG_EVICTED = Reason(
 )
 GANG_WAS_WHOLE = Reason("GangWasWhole", "the gang had its minimum; its bound pods stay", "Normal")
 GANG_READY = Reason("tasks in gang are ready to be scheduled", "", "Normal")
+CLAIMS_RELEASED = Reason(
+    "ResourceClaimsReleased",
+    "the devices of ResourceClaims <{claims}> are released: {cause}",
+)
+DEVICE_ALLOCATED_TWICE = Reason(
+    "DeviceAllocatedTwice",
+    "devices are allocated to other ResourceClaims, too: {detail}; two schedulers must not allocate from one pool",
+)
 POD_SCHEDULED = Reason("Scheduled", "Successfully assigned {namespace}/{name} to {node}", "Normal")
 FAILED_SCHEDULING = Reason("FailedScheduling", "{detail}")
 POD_UNSCHEDULABLE = Reason("Unschedulable", "{detail}")

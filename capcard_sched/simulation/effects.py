@@ -17,7 +17,7 @@ from capcard_sched.controllers.objects import (
     spec,
     status,
 )
-from capcard_sched.model.deltas import BindFailed, EvictFailed
+from capcard_sched.model.deltas import BindFailed, BindRetry, EvictFailed
 from capcard_sched.model.intents import (
     AnnotatePodGroup,
     AnnotateQueue,
@@ -26,6 +26,7 @@ from capcard_sched.model.intents import (
     Evict,
     Intent,
     ObjectRef,
+    ReleaseClaims,
     UpdatePodCondition,
     UpdatePodGroup,
     UpdateQueueStatus,
@@ -41,7 +42,7 @@ from capcard_sched.model.pod_facts import group_of
 from capcard_sched.model.reasons import POD_SCHEDULED
 from capcard_sched.simulation.kinds import NODE
 from capcard_sched.simulation.kubelet import with_condition
-from capcard_sched.simulation.workloads.claims import claim_refusal, reserve_claim
+from capcard_sched.simulation.workloads.claims import claim_refusal, release_claim, reserve_claim
 from capcard_sched.simulation.workloads.volumes import give_volume, volume_refusal
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ class IntentExecutor:
                 self._bind(intent)
             case Evict():
                 self._evict(intent)
+            case ReleaseClaims():
+                self._release_claims(intent)
             case EmitEvent():
                 # The event is recorded at the time of the binding; the scheduler learns of it a schedule period later.
                 if intent.object.kind != "Pod" or intent.reason != POD_SCHEDULED.code:
@@ -156,6 +159,11 @@ class IntentExecutor:
         about = ObjectRef("Pod", intent.namespace, intent.name, meta(pod)["uid"])
         message = POD_SCHEDULED.render(namespace=intent.namespace, name=intent.name, node=intent.node)
         self._recorder.record(EmitEvent(about, POD_SCHEDULED.type, POD_SCHEDULED.code, message))
+
+    def _release_claims(self, intent: ReleaseClaims) -> None:
+        for wanted in intent.claims:
+            release_claim(self._store, intent.namespace, wanted.claim, intent.uid)
+        self._feed.report(BindRetry(intent.namespace, intent.name, intent.uid))
 
     def _evict(self, intent: Evict) -> None:
         pod = self._meant(POD, intent)

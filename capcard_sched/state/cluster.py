@@ -136,7 +136,6 @@ class ClusterState:
         self._config_map_table = ConfigMapTable(self.changes)
         #: Data of the ConfigMaps that plugins read, by `namespace/name`.
         self.config_maps = self._config_map_table.data
-
         self._volume_table = VolumeTable(self.changes, self._invalid)
         self.volumes = self._volume_table.storage
         self.assume_volumes = self._volume_table.assume
@@ -145,6 +144,7 @@ class ClusterState:
         # Statements call these once per gang: bound methods without a call in between.
         self.place = self._accounting.place
         self.unplace = self._accounting.unplace
+        self.hold = self._accounting.hold
         self.set_binding = self._accounting.set_binding
         self.release = self._accounting.release
         self.release_claims = self._device_table.release

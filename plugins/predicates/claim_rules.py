@@ -16,6 +16,7 @@ import numpy as np
 from capcard_sched.devices.allocator import CANNOT_ALLOCATE, Allocator, NodeError
 from capcard_sched.devices.claims import AllocationError, plan_claim
 from capcard_sched.framework.eviction.nominations import is_late
+from capcard_sched.framework.session.doubled_devices import keeper
 from capcard_sched.framework.toolkit.device_cards import accepted_cards, is_accepted
 from capcard_sched.model.device_objects import MAX_CONSUMERS
 from capcard_sched.model.intents import ClaimAllocation
@@ -100,7 +101,7 @@ class ClaimRules:
         self._early: set[str] = set()
 
     def open(self, session: Session) -> None:
-        self._inventory, self._ledger = session.devices, session.claims
+        self._inventory, self._ledger, self._tasks = session.devices, session.claims, session.tasks_by_uid
         self._placed.clear()
         self._early.clear()
         for key in self._plans.keys() - self._ledger.claims.keys():
@@ -172,6 +173,8 @@ class ClaimRules:
         consumers = self._ledger.consumers(claim.key)
         if len(consumers) >= MAX_CONSUMERS and task.uid not in consumers:
             return f'resourceclaim "{name}" has {len(consumers)} consumers'
+        if (kept := keeper(claim, self._ledger, self._tasks)) is not None:
+            return f'resourceclaim "{name}": ResourceClaim {kept.claim.key} has device {"/".join(kept.device)}, too'
         allocation = claim.allocation
         for each in allocation.devices.results or () if allocation is not None else ():
             if each.binding_conditions:
@@ -187,6 +190,7 @@ class ClaimRules:
             found: ClaimPlan | str = plan_claim(claim, self._inventory.classes)
         except AllocationError as error:
             found = str(error)
+            self._ledger.searches.refused(error.result)
         self._plans[claim.key] = claim, self._inventory.version, found
         return found
 
@@ -241,14 +245,18 @@ class ClaimRules:
         plans = [plan for key in claims.open if not isinstance(plan := self._plan(self._ledger.claims[key]), str)]
         usable = _UsableDevices(claims.cards)
         allocator = Allocator(self._inventory, usage, node.name, node.labels, constraints=(usable,))
+        found: Found
         try:
-            return allocator.allocate(plans)
+            found = allocator.allocate(plans)
         except NodeError as error:
+            found = error
             if usable.refused:
-                return NodeError(f"{CANNOT_ALLOCATE}: device {usable.refused} uses {_UNSUPPORTED}")
-            return error
+                found = NodeError(f"{CANNOT_ALLOCATE}: device {usable.refused} uses {_UNSUPPORTED}", "unsupported")
         except AllocationError as error:
-            return error
+            found = error
+        result = "allocated" if isinstance(found, list) else found.result
+        self._ledger.searches.searched(result, allocator.trials)
+        return found
 
     def place(self, placement: Placement) -> None:
         """Assume the allocations of pods that were placed, and undo evictions. Raises ClaimedDevicesTakenError."""

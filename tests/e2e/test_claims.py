@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import node, plain, pod, pod_group, queue
@@ -95,6 +97,44 @@ async def test_a_restarted_scheduler_knows_the_devices_in_use(
         await until(cluster, "pods", "second", status=message("0 of 1 free"))
         assert set(await cluster.bound()) == {"first"}
         assert await daemon.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "verb"),
+    [("/resourceclaims/[ab]/status$", "PATCH"), ("/pods/g-[ab]/binding$", "POST")],
+    ids=["allocation", "binding"],
+)
+async def test_a_leader_that_ends_between_two_writes_loses_and_doubles_no_device(
+    cluster: Cluster, proxy: Proxy, tmp_path: Path, path: str, verb: str
+) -> None:
+    """Of a gang of two, the second write of one kind does not leave the first leader: the next one binds both."""
+    await cluster.create_all(
+        [
+            node("n1", cpu=8),
+            queue("q", capability={"cpu": "64", "memory": "64Gi"}),
+            plain("DeviceClass", "gpu.example.com", API, spec={}),
+            slice_of("n1", 3),
+            *(claim(name) for name in "abc"),
+            pod_group("g", queue="q", members=2),
+            *(pod(f"g-{name}", group="g", resourceClaims=claims_of(name)) for name in "ab"),
+        ]
+    )
+    held = proxy.hold(verb, path, nth=2)
+    kubeconfig = proxy.kubeconfig_for("scheduler-a")
+    async with Daemon(kubeconfig, tmp_path, conf=CARD_CONF, name="first") as first:
+        await held.struck()
+        await first.kill()
+    proxy.mend()
+    await cluster.create(pod("other", queue="q", resourceClaims=claims_of("c")))
+    async with Daemon(kubeconfig, tmp_path, conf=CARD_CONF, name="second") as second:
+        await until_bound(cluster, ["g-a", "g-b", "other"])
+        held_devices = []
+        for name, consumer in (("a", "g-a"), ("b", "g-b"), ("c", "other")):
+            status = (await cluster.get("resourceclaims", name))["status"]
+            held_devices += [result["device"] for result in status["allocation"]["devices"]["results"]]
+            assert [each["name"] for each in status["reservedFor"]] == [consumer]
+        assert sorted(held_devices) == ["g0", "g1", "g2"]
+        assert await second.stop() == 0
 
 
 async def test_a_gang_gets_all_its_claims_or_none(cluster: Cluster, proxy: Proxy, tmp_path: Path) -> None:

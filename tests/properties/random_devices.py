@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
@@ -67,7 +68,9 @@ class Scene:
             {"metadata": {"name": "c"}, "spec": {}},
             {"metadata": {"name": "k"}, "spec": {"selectors": chosen, "config": config}},
         ]
-        self.slices = [each for number in range(r.randint(1, 2 if small else 3)) for each in self._pool(number)]
+        self.slices = [
+            each for number in range(r.randint(1, 2) if small else r.randint(2, 4)) for each in self._pool(number)
+        ]
         self.held = list(self._held())
         self.claims = [self._claim(number) for number in range(r.choice([1, 1, 2]))]
 
@@ -90,7 +93,10 @@ class Scene:
         count = parts + counted + (not small and r.random() < 0.1)
         pool = {"name": name, "generation": 1, "resourceSliceCount": int(count)}
         if counted:
-            counters = [{"name": "s", "counters": {"m": {"value": str(r.randint(1, 6))}}}]
+            counters: list[Json] = [{"name": "s", "counters": {"m": {"value": str(r.randint(1, 6))}}}]
+            if not small:
+                counters[0]["counters"]["k"] = {"value": str(r.randint(1, 4))}
+                counters.append({"name": "t", "counters": {"m": {"value": str(r.randint(1, 3))}}})
             spec = {"driver": "d", "pool": pool, "sharedCounters": counters, **side}
             yield {"metadata": {"name": f"{name}-c"}, "spec": spec}
         for part in range(parts):
@@ -117,9 +123,15 @@ class Scene:
             attributes["numa"] = {"int": r.randint(0, 1)}
         if r.random() < 0.15:
             found["taints"] = [{"key": "t", "effect": r.choice(["NoSchedule", "None", "NoExecute"])}]
+            if not small:
+                found["taints"] = [self._taint() for _ in range(r.choice([1, 1, 2]))]
         if counted and r.random() < 0.8:
             name = "u" if not small and r.random() < 0.03 else "s"
             found["consumesCounters"] = [{"counterSet": name, "counters": {"m": {"value": str(r.randint(1, 3))}}}]
+            if not small and r.random() < 0.5:
+                found["consumesCounters"][0]["counters"]["k"] = {"value": str(r.randint(0, 2))}
+            if not small and r.random() < 0.4:
+                found["consumesCounters"].append({"counterSet": "t", "counters": {"m": {"value": "1"}}})
         if shared and r.random() < 0.7:
             found["allowMultipleAllocations"] = True
             policy = r.choice(POLICIES)
@@ -138,6 +150,26 @@ class Scene:
                         found |= {"shareID": "x", "capacity": {"memory": str(self._random.randint(1, 3))}}
                     yield found
 
+    def _taint(self) -> Json:
+        r = self._random
+        found = {"key": r.choice("tu"), "effect": r.choice(["NoSchedule", "NoSchedule", "NoExecute", "None"])}
+        return found | ({"value": r.choice("xy")} if r.random() < 0.5 else {})
+
+    def _toleration(self) -> Json:
+        r = self._random
+        found: Json = {"operator": "Exists"} if r.random() < 0.3 else {"key": r.choice("tu"), "operator": "Exists"}
+        if "key" in found and r.random() < 0.5:
+            found |= {"operator": "Equal", "value": r.choice("xy")}
+        return found | ({"effect": r.choice(["NoSchedule", "NoExecute"])} if r.random() < 0.3 else {})
+
+    def features(self) -> set[str]:
+        """What the claims ask for and the devices have, of that which decides an allocation."""
+        text = json.dumps([self.claims, self.slices, self.classes])
+        names = ("matchAttribute", "distinctAttribute", "firstAvailable", "adminAccess", "consumesCounters",
+                 "allowMultipleAllocations", "requestPolicy", "taints", "tolerations", "selectors")  # fmt: skip
+        found = {name for name in names if f'"{name}"' in text}
+        return found | ({"All"} if '"allocationMode": "All"' in text else set())
+
     def _exactly(self) -> Json:
         r = self._random
         counts = [1, 1, 2] if self._small else [1, 1, 1, 2, 2, 3]
@@ -151,8 +183,10 @@ class Scene:
             del found["count"]
         if r.random() < 0.4:
             found["selectors"] = [{"cel": {"expression": r.choice(self._selectors)}}]
-        if r.random() < 0.2:
+        if r.random() < (0.2 if self._small else 0.4):
             found["tolerations"] = [{"key": "t", "operator": "Exists"}]
+            if not self._small:
+                found["tolerations"] = [self._toleration() for _ in range(r.choice([1, 1, 2]))]
         if r.random() < 0.2:
             found["capacity"] = {"requests": {"memory": str(r.randint(1, 7))}}
         if not self._small and r.random() < 0.05:
@@ -170,7 +204,7 @@ class Scene:
                 requests.append({"name": f"r{place}", "firstAvailable": several})
                 continue
             exactly = self._exactly()
-            if not self._small and r.random() < 0.08:
+            if not self._small and r.random() < 0.2:
                 exactly["adminAccess"] = True
             requests.append({"name": f"r{place}", "exactly": exactly})
         constraints: list[Json] = []

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from capcard_sched.daemon.observability.device_samples import DeviceSeries, device_series
 from capcard_sched.daemon.observability.metric_table import BY_NAME, PREFIX, MetricRow
 from capcard_sched.framework.api.dispatch import error_text
 
@@ -55,6 +56,8 @@ class CoreSample(NamedTuple):
     deleted_queues: tuple[tuple[str, int], ...] = ()
     #: Objects with an ignored edit since the start; None before the first sample.
     ignored_edits: int | None = None
+    #: Series of devices and claims.
+    devices: tuple[DeviceSeries, ...] = ()
 
 
 class JobTimes(NamedTuple):
@@ -95,6 +98,7 @@ def sample_core(snapshot: CoreSnapshot) -> CoreSample:
             for name, queue in sorted(state.deleted_queues.items())
         ),
         state.ignored_edits.total,
+        tuple(device_series(state.devices, state.claims)),
     )
 
 
@@ -156,12 +160,13 @@ class CoreSeries(Collector):
         for name in sorted(families):
             yield families[name][0]
         own: dict[str, Metric] = {}
-        for name, labels, value in self._state_series(sample):
+        series = ((name, "", labels, value) for name, labels, value in self._state_series(sample))
+        for name, suffix, labels, value in (*series, *sample.devices):
             metric = own.get(name)
             if metric is None:
                 row = BY_NAME[name]
                 metric = own[name] = _metric(row.full_name, row.help, row.type)
-            metric.add_sample(f"{PREFIX}{name}", labels, value)
+            metric.add_sample(f"{BY_NAME[name].full_name}{suffix}", labels, value)
         yield from own.values()
 
     def _add(

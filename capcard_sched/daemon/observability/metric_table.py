@@ -14,6 +14,8 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
+from capcard_sched.devices.searches import TRIALS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
@@ -43,7 +45,7 @@ class MetricRow(NamedTuple):
     help: str
     #: Upper bounds of a histogram.
     buckets: tuple[float, ...] = ()
-    #: Without the prefix: a name that many programs share.
+    #: Without the prefix: a name that many programs share, or a subject that Volcano has no metrics of.
     bare: bool = False
 
     @property
@@ -157,6 +159,13 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     MetricRow("node_usage_polls_total", "counter", ("result",), "counted", "Node-usage queries: measured, or failed"),
     MetricRow("node_usage_age_seconds", "gauge", (), "counted", "Seconds since the last successful node-usage query; 0 when not configured"),
     MetricRow("usage_nodes", "gauge", ("state",), "plugin", "Nodes by state of their usage: measured, over_threshold (also counted as measured), stale"),
+    # Dynamic resource allocation
+    MetricRow("capcard_dra_allocations_total", "counter", ("result",), "sampled", "Searches of devices for the claims of a pod on a node: allocated, no_devices, incomplete_pool, invalid_pool, gave_up (10,000 trials), selector_error, invalid_claim, unsupported; results that are kept are not counted again", bare=True),
+    MetricRow("capcard_dra_allocation_trials", "histogram", (), "sampled", "Trials of devices of a search", TRIALS, bare=True),
+    MetricRow("capcard_dra_claims", "gauge", ("state",), "sampled", "ResourceClaims: unallocated, assumed (the API server does not show the allocation yet), allocated", bare=True),
+    MetricRow("capcard_dra_devices", "gauge", ("card", "state"), "sampled", "Devices of complete pools: used, tainted (NoSchedule or NoExecute), blocked (other devices use its counters), free; without card: devices that are no card", bare=True),
+    MetricRow("capcard_dra_double_allocations_total", "counter", (), "sampled", "Allocations of a whole device that another ResourceClaim has: of two schedulers or two leaders", bare=True),
+    MetricRow("capcard_dra_claim_writes_total", "counter", ("step", "code"), "counted", "Writes to ResourceClaims by status code, 0 without a response: protect (finalizer), allocate, reserve, release", bare=True),
     # Daemon
     MetricRow("leader", "gauge", (), "counted", "1 if this replica is the leader"),
     MetricRow("leader_changes_total", "counter", (), "counted", "Times this replica became or stopped being leader"),

@@ -217,6 +217,9 @@ class Metrics(MetricSet, Observer):
     def write_failed(self, kind: str, code: int, message: str) -> None:  # noqa: ARG002 - texts are for logs
         self._counters["api_writes_total"].labels(kind, "failed").inc()
 
+    def claim_written(self, step: str, code: int) -> None:
+        self._counters["capcard_dra_claim_writes_total"].labels(step, str(int(code))).inc()
+
     def dropped(self, kind: str, count: int) -> None:
         self._counters["api_writes_total"].labels(kind, "dropped").inc(count)
 

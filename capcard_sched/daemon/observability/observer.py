@@ -120,6 +120,9 @@ class LoggingObserver(Observer):
         log = self._log.debug if repeated is None else self._log.warning
         log("write failed", kind=kind, code=code, err=message, **({"repeated": repeated} if repeated else {}))
 
+    def claim_written(self, step: str, code: int) -> None:
+        self._metrics.claim_written(step, code)
+
     def dropped(self, kind: str, count: int) -> None:
         self._metrics.dropped(kind, count)
         self._log.warning("dropped writes", kind=kind, count=count)

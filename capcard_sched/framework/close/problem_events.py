@@ -1,9 +1,10 @@
-"""Events of invalid objects, of ignored edits and of pods with two groups, once per problem."""
+"""Events of invalid objects, ignored edits, pods with two groups and devices of two claims, once per problem."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capcard_sched.framework.session.doubled_devices import double_texts
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import EmitEvent
 from capcard_sched.model.report_once import ReportOnce
@@ -20,6 +21,7 @@ class ProblemEvents:
         self._problems: ReportOnce[ObjectRef, str] = ReportOnce()
         self._ignored_edits: ReportOnce[ObjectRef, str] = ReportOnce()
         self._two_groups: ReportOnce[ObjectRef, str] = ReportOnce()
+        self._doubled: ReportOnce[ObjectRef, str] = ReportOnce()
 
     def new(self, state: ClusterState) -> list[EmitEvent]:
         """The events of problems since the last call, in order of their objects."""
@@ -28,6 +30,7 @@ class ProblemEvents:
             (self._problems, reasons.INVALID_OBJECT, state.problems),
             (self._ignored_edits, reasons.QUOTA_EVASION_IGNORED, state.ignored_edits.details),
             (self._two_groups, reasons.TWO_POD_GROUPS, state.kube_groups.two_groups),
+            (self._doubled, reasons.DEVICE_ALLOCATED_TWICE, double_texts(state.claims)),
         ):
             if not (details or reported):
                 continue

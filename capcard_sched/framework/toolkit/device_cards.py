@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from capcard_sched.devices.constraints import attribute_value
 from capcard_sched.devices.totals import device_pools, fitting_devices
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from capcard_sched.devices.ledger import DeviceLedger
 
 NVIDIA_DRIVER: Final = "gpu.nvidia.com"
+DeviceState: TypeAlias = Literal["used", "tainted", "blocked", "free"]
 #: Effects of taints that keep claims without a toleration away.
 _EXCLUDING: Final = frozenset({"NoSchedule", "NoExecute"})
 
@@ -93,3 +94,26 @@ def device_offers(inventory: DeviceInventory, ledger: DeviceLedger) -> list[Devi
             total, free = fitting_devices(devices, counters, {}), fitting_devices(idle, counters, used)
             found[place] = before._replace(total=before.total + total, free=before.free + free)
     return [found[place] for place in sorted(found)]
+
+
+def device_states(inventory: DeviceInventory, ledger: DeviceLedger) -> Mapping[tuple[str, DeviceState], int]:
+    """Card ("" for none) and state to the number of devices of complete pools. O(devices).
+
+    A device is blocked if other devices use the counters that it needs.
+    """
+    found: dict[tuple[str, DeviceState], int] = {}
+    for pool, slices in device_pools(inventory):
+        counters = {counter: amount for each in slices for counter, amount in each.counters.items()}
+        used = ledger.used_counters(pool)
+        for each in slices:
+            for device in each.devices:
+                state: DeviceState = "free"
+                if ledger.is_in_use(device.id) or ledger.is_shared(device.id):
+                    state = "used"
+                elif any(taint.effect in _EXCLUDING for taint in device.taints):
+                    state = "tainted"
+                elif device.counters and not fitting_devices((device,), counters, used):
+                    state = "blocked"
+                key = card_of(device), state
+                found[key] = found.get(key, 0) + 1
+    return found

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from capcard_sched.kube.writes.bind_gang import BindGang
 from capcard_sched.kube.writes.binder import BindCall, Binder
+from capcard_sched.kube.writes.claim_releaser import ClaimReleaser, ReleaseCall
 from capcard_sched.kube.writes.event_correlator import EventCorrelator
 from capcard_sched.kube.writes.events import EventCall, EventNames, EventWriter
 from capcard_sched.kube.writes.evictor import EvictionCall, EvictionGroup, PodEvictor
@@ -23,8 +24,8 @@ from capcard_sched.kube.writes.leadership_gate import LeadershipGate, Leadership
 from capcard_sched.kube.writes.status_rate_limiter import StatusRateLimiter
 from capcard_sched.kube.writes.statuses import StatusCall, Statuses, condition_key
 from capcard_sched.kube.writes.work_queue import IdleWorkers, WorkQueue
-from capcard_sched.kube.writes.write_call import WriteCall, WriterContext, WriteResult
-from capcard_sched.model.intents import Bind, EmitEvent, Evict, Intent, UpdatePodGroup
+from capcard_sched.kube.writes.write_call import WriteCall, WriterContext, WriteResult, merge_calls
+from capcard_sched.model.intents import Bind, EmitEvent, Evict, Intent, ReleaseClaims, UpdatePodGroup
 from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from capcard_sched.kube.client import Client
     from capcard_sched.kube.instrumentation import Observer
     from capcard_sched.kube.writes.binder import BindLock, PreBind
+    from capcard_sched.kube.writes.claim_releaser import UndoPreBind
     from capcard_sched.kube.writes.event_correlator import Series
     from capcard_sched.kube.writes.statuses import StatusKey
     from capcard_sched.kube.writes.work_queue import WorkItem
@@ -71,8 +73,7 @@ class ApiWriter:
         use_eviction_api: evict by the eviction subresource, so that disruption budgets apply.
         fence: returns the token of a Binding for the admission policy; None without a fence.
         server_seconds: limit for the processing of a binding on the API server, None for its default.
-        pre_bind: runs before a pod with volumes or ResourceClaims is bound.
-        undo_pre_bind: runs for a pod with ResourceClaims that is not bound after all.
+        pre_bind: runs before a pod with volumes or ResourceClaims is bound; `undo_pre_bind` if it is not bound.
         bind_lock: excludes other schedulers while a pod with shared devices is bound.
     """
 
@@ -90,7 +91,7 @@ class ApiWriter:
         server_seconds: float | None = None,
         pre_bind: PreBind | None = None,
         bind_lock: BindLock | None = None,
-        undo_pre_bind: PreBind | None = None,
+        undo_pre_bind: UndoPreBind | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -101,10 +102,10 @@ class ApiWriter:
         self._clock = clock
         self._now = now
         self._gate = LeadershipGate(time_left)
-        self._urgent: _Calls = WorkQueue(_merge)
-        self._pre_binds: _Calls = WorkQueue(_merge)
-        self._statuses: _Calls = WorkQueue(_merge)
-        self._events: _Calls = WorkQueue(_merge, MAX_EVENTS)
+        self._urgent: _Calls = WorkQueue(merge_calls)
+        self._pre_binds: _Calls = WorkQueue(merge_calls)
+        self._statuses: _Calls = WorkQueue(merge_calls)
+        self._events: _Calls = WorkQueue(merge_calls, MAX_EVENTS)
         self._urgent_idle, self._pre_bind_idle, self._low_idle = IdleWorkers(), IdleWorkers(), IdleWorkers()
         self._rate_limiter = StatusRateLimiter()
         self._correlator = EventCorrelator(scheduler_name, EventNames())
@@ -119,6 +120,7 @@ class ApiWriter:
             undo_pre_bind=undo_pre_bind,
             resume=self._put_urgent,
         )
+        self._claim_releaser = ClaimReleaser(base, undo_pre_bind)
         self._evictor = PodEvictor(
             base,
             scheduler_name=scheduler_name,
@@ -153,12 +155,14 @@ class ApiWriter:
             if isinstance(intent, Bind):
                 self._discard_condition(condition_key(intent.uid))
                 self._status_writer.forget_pod(intent.uid)
-                self._put_bind(intent, term, now, gangs.get(intent.gang or ""))
+                self._put_bind(intent, term, gangs.get(intent.gang or ""))
             elif isinstance(intent, EmitEvent):
                 series = self._correlator.observe(intent, self._now())
                 if series is not None:
                     self._put_event(series, term, now)
                     low += 1
+            elif isinstance(intent, ReleaseClaims):
+                self._put_pre_bind(ReleaseCall(self._claim_releaser, intent, term))
             elif not isinstance(intent, Evict):
                 call = StatusCall(self._status_writer, intent, term)
                 admitted = isinstance(intent, UpdatePodGroup) and intent.admitted
@@ -211,8 +215,8 @@ class ApiWriter:
         self._timers.clear()
         self._uncertain.clear()
         self._open.update(bind=0, evict=0)
-        self._binder.refusals.clear()
-        self._evictor.refusals.clear()
+        for writer in (self._binder, self._evictor):
+            writer.refusals.clear()
         self._rate_limiter.clear()
         self._correlator.clear()
 
@@ -225,14 +229,14 @@ class ApiWriter:
         """Number of waiting and in-flight writes by queue."""
         return {**self._open, "status": len(self._statuses), "event": len(self._events)}
 
-    def _put_bind(self, bind: Bind, term: int, now: float, gang: BindGang[BindCall] | None) -> None:
+    def _put_bind(self, bind: Bind, term: int, gang: BindGang[BindCall] | None) -> None:
         self._open["bind"] += 1
         call = BindCall(self._binder, bind, term, needs_pre_bind=self._binder.needs_pre_bind(bind), gang=gang)
-        if call.needs_pre_bind:
-            self._pre_binds.add(call, call, now)
-            self._pre_bind_idle.wake()
-        else:
-            self._put_urgent(call)
+        (self._put_pre_bind if call.needs_pre_bind else self._put_urgent)(call)
+
+    def _put_pre_bind(self, call: WriteCall) -> None:
+        self._pre_binds.add(call, call, self._clock())
+        self._pre_bind_idle.wake()
 
     def _put_urgent(self, call: WriteCall) -> None:
         self._urgent.add(call.key, call, call.since or self._clock())
@@ -394,7 +398,3 @@ class ApiWriter:
 
     def _is_closing(self) -> bool:
         return self._closing is not None and self._clock() >= self._closing
-
-
-def _merge(old: WriteCall, new: WriteCall) -> WriteCall:
-    return new.merge(old)

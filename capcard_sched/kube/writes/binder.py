@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.kube.client import Client
     from capcard_sched.kube.writes.bind_gang import BindGang
+    from capcard_sched.kube.writes.claim_releaser import UndoPreBind
     from capcard_sched.kube.writes.write_call import WriterContext
     from capcard_sched.model.intents import Bind
 
@@ -109,7 +110,7 @@ class Binder(CallWriter[BindCall]):
         server_seconds: float | None,
         pre_bind: PreBind | None,
         bind_lock: BindLock | None,
-        undo_pre_bind: PreBind | None = None,
+        undo_pre_bind: UndoPreBind | None = None,
         resume: Callable[[BindCall], None],
     ) -> None:
         super().__init__(context)

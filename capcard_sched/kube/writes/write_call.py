@@ -101,6 +101,11 @@ class WriteCall:
         return self
 
 
+def merge_calls(old: WriteCall, new: WriteCall) -> WriteCall:
+    """The newer of two calls with one key, with what it keeps of the older one."""
+    return new.merge(old)
+
+
 C = TypeVar("C", bound=WriteCall)
 
 

@@ -149,6 +149,15 @@ def reserve_claim(store: Store, namespace: str, name: str, allocation: JsonObjec
     store.patch(RESOURCE_CLAIM, namespace, name, patch)
 
 
+def release_claim(store: Store, namespace: str, name: str, uid: str) -> None:
+    """The write that takes a reservation back, and with the last one the allocation."""
+    found = store.get(RESOURCE_CLAIM, namespace, name)
+    consumers = status(found).get("reservedFor") or [] if found is not None else []
+    left = [each for each in consumers if each.get("uid") != uid]
+    if len(left) < len(consumers):
+        store.patch(RESOURCE_CLAIM, namespace, name, released(left))
+
+
 def missing_claims(store: Store, pod: JsonObject) -> list[str]:
     """The names of the claims that keep the kubelet from starting a pod: not allocated, or not reserved for it."""
     namespace, _ = key_of(pod)

@@ -89,7 +89,10 @@ def test_every_query_uses_existing_metrics_and_labels(path: Path) -> None:
     queries = [target["expr"] for panel in panels(path) for target in panel.get("targets", [])]
     assert queries
     for query in queries:
-        queried = set(re.findall(r"\b(?:volcano|rest_client|process)_[a-z0-9_]+", query)) - {"rest_client", *_ELSEWHERE}
+        queried = set(re.findall(r"\b(?:volcano|capcard|rest_client|process)_[a-z0-9_]+", query)) - {
+            "rest_client",
+            *_ELSEWHERE,
+        }
         assert queried <= set(series), query
         labels = {label for name in queried for label in series[name]} | {"instance"}
         matched = re.findall(r"[{,] *([a-zA-Z_]+) *=", query)

@@ -15,9 +15,12 @@ from capcard_sched.daemon.observability.metrics import Metrics
 from capcard_sched.framework.api.plugin import Plugin, Sample
 from capcard_sched.framework.core import Core
 from capcard_sched.model.annotations import NODE_VGPU_REGISTER, VGPU_IDS
+from capcard_sched.model.deltas import ObjectChanged
+from capcard_sched.model.device_objects import ResourceSliceObject
 from capcard_sched.model.intents import Bind, Evict
 from capcard_sched.testing import EPOCH, Harness
 from tests.clock import Clock
+from tests.unit.devices.pools import DEFAULT, decode, slices
 
 _CARD = "NVIDIA-H200"
 _VGPU = "volcano.sh/vgpu-number"
@@ -105,7 +108,9 @@ def everything(daemon: Daemon) -> Metrics:
     h.pod("odd", group=None, requests={"cpu": "?"})
     h.group("lost", queue="deleted")
     h.pod("lost-0", group="lost", node="n")
+    h.apply(ObjectChanged(decode(slices(DEFAULT)[0], ResourceSliceObject)))
     metrics.bind_failed(daemon.step()[0], 409, "conflict")
+    metrics.claim_written("allocate", 200)
     metrics.evicted(evict := Evict("default", "small-0", "u", "reclaim", "needed elsewhere"))
     metrics.evict_failed(evict, 429, "budget")
     h.plugin("capacity-card").evictions["q", "q", _CARD] = 1  # the counts of a reclaim

@@ -13,6 +13,7 @@ from capcard_sched.kube.claims import FINALIZER, ClaimError, release_claims, res
 from capcard_sched.kube.client import ApiError, Client
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.errors import RequestError
+from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.model.device_objects import AllocatedDevice, AllocatedDevices, Allocation
 from capcard_sched.model.intents import Bind, ClaimAllocation
 from capcard_sched.model.objects import NodeSelector, NodeSelectorTerm, Requirement
@@ -70,6 +71,22 @@ async def test_a_claim_is_allocated_and_reserved_in_one_write(world: World) -> N
     version = found["metadata"]["resourceVersion"]
     await reserve_claims(world.client, world.bind("p"))  # repeated after an unknown outcome
     assert (await world.cluster.get("resourceclaims", "c"))["metadata"]["resourceVersion"] == version
+
+
+async def test_every_write_is_reported_with_its_step_and_code(world: World) -> None:
+    steps: list[tuple[str, int]] = []
+
+    class Steps(Observer):
+        def claim_written(self, step: str, code: int) -> None:
+            steps.append((step, code))
+
+    await reserve_claims(world.client, world.bind("a"), Steps())
+    await reserve_claims(world.client, world.bind("b"), Steps())
+    world.proxy.answer("PATCH", "/resourceclaims/c/status$", 422, message="not today")
+    with pytest.raises(ApiError):
+        await reserve_claims(world.client, world.bind("d", None), Steps())
+    await release_claims(world.client, world.bind("a"), Steps())
+    assert steps == [("protect", 200), ("allocate", 200), ("reserve", 200), ("reserve", 422), ("release", 200)]
 
 
 async def test_pods_of_a_gang_share_a_claim(world: World) -> None:

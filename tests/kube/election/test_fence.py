@@ -12,11 +12,14 @@ import pytest
 import pytest_asyncio
 import yaml
 
+from capcard_sched.kube.claims import release_claims, reserve_claims
 from capcard_sched.kube.client import ApiError, Client
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.fence import PROBE_POD, Fence, FenceState, may_be_fenced
 from capcard_sched.kube.paths import object_path
 from capcard_sched.model.annotations import FENCE
+from capcard_sched.model.device_objects import AllocatedDevice, AllocatedDevices, Allocation
+from capcard_sched.model.intents import Bind, ClaimAllocation
 from tests.clock import until
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
@@ -192,6 +195,55 @@ async def test_other_users_and_bindings_without_a_token_pass(cluster: Cluster, o
         await bind(other, "p2", "somebody/7")
     await bind(one.client, "p3", None)  # a replica of a version, or with a setting, without the fence
     assert set(await cluster.bound()) == {"p1", "p2", "p3"}
+
+
+# --- ResourceClaims ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_deposed_leader_neither_allocates_nor_releases_a_claim(cluster: Cluster, one: Elector) -> None:
+    """Its first write to a claim has the token of its term, its next ones come after the end of that term."""
+    spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "c"}}]}}
+    result = AllocatedDevice(request="r", driver="d", pool="n", device="g0")
+    binds = []
+    for name in ("c1", "c2"):
+        made = await cluster.create(plain("ResourceClaim", name, "resource.k8s.io/v1", spec=spec))
+        wanted = ClaimAllocation(name, made["metadata"]["uid"], Allocation(AllocatedDevices((result,))))
+        binds.append(Bind(NAMESPACE, f"p-{name}", f"{name}-uid", "n", claims=(wanted,)))
+    async with standby(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE) as two:
+        old, new = fence(one), fence(two)
+        token = old.token()
+        await reserve_claims(one.client, binds[0], fence=lambda: token)
+        await one.election.release()
+        await until(lambda: two.leads, "the next leader")
+        assert await new.probe() is FenceState.ACTIVE
+        with pytest.raises(ApiError, match="written by a replica that does not lead: a/0") as refusal:
+            await reserve_claims(one.client, binds[1], fence=lambda: token)
+        assert refusal.value.status == 403
+        assert may_be_fenced(refusal.value.message)
+        await release_claims(one.client, binds[0], fence=lambda: token)
+        assert not (await cluster.get("resourceclaims", "c2"))["metadata"].get("finalizers")
+        found = await cluster.get("resourceclaims", "c1")
+        assert found["status"]["allocation"]
+        assert {each["manager"] for each in found["metadata"]["managedFields"]} >= {f"{FENCE}=a/0"}
+        await reserve_claims(two.client, binds[1], fence=new.token)
+        await release_claims(two.client, binds[0], fence=new.token)
+        assert not (await cluster.get("resourceclaims", "c1"))["status"].get("allocation")
+        assert (await cluster.get("resourceclaims", "c2"))["status"]["allocation"]
+
+
+async def test_other_users_and_claims_without_a_token_pass(cluster: Cluster, one: Elector) -> None:
+    spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "c"}}]}}
+    made = await cluster.create(plain("ResourceClaim", "c", "resource.k8s.io/v1", spec=spec))
+    result = AllocatedDevice(request="r", driver="d", pool="n", device="g0")
+    wanted = ClaimAllocation("c", made["metadata"]["uid"], Allocation(AllocatedDevices((result,))))
+    async with Client(load_connection(str(cluster.control_plane.kubeconfig_for("scheduler-b")))) as other:
+        await reserve_claims(other, Bind(NAMESPACE, "a", "a-uid", "n", claims=(wanted,)), fence=lambda: "none/7")
+    again = ClaimAllocation("c", made["metadata"]["uid"])
+    await reserve_claims(one.client, Bind(NAMESPACE, "b", "b-uid", "n", claims=(again,)))  # without the flag
+    long = "x" * 128  # of a long host name
+    await reserve_claims(one.client, Bind(NAMESPACE, "c", "c-uid", "n", claims=(again,)), fence=lambda: long)
+    found = await cluster.get("resourceclaims", "c")
+    assert [each["uid"] for each in found["status"]["reservedFor"]] == ["a-uid", "b-uid", "c-uid"]
 
 
 # --- the probe --------------------------------------------------------------------------------------------------------

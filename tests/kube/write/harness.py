@@ -13,6 +13,7 @@ from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.writes.api_writer import ApiWriter
 from capcard_sched.kube.writes.binder import PreBind
+from capcard_sched.kube.writes.claim_releaser import UndoPreBind
 from capcard_sched.model.deltas import BindFailed, Delta
 from capcard_sched.model.intents import Bind, Evict, Intent
 from tests.controlplane.cluster import Cluster
@@ -72,6 +73,7 @@ class Harness:
         use_eviction_api: bool = False,
         fence: Callable[[], str | None] = lambda: None,
         pre_bind: PreBind | None = None,
+        undo_pre_bind: UndoPreBind | None = None,
         timeout: float = 10.0,
         qps: float = 2000,
         burst: int = 2000,
@@ -104,6 +106,7 @@ class Harness:
             use_eviction_api=use_eviction_api,
             fence=fence,
             pre_bind=pre_bind,
+            undo_pre_bind=undo_pre_bind,
             clock=lambda: time.monotonic() + self.ahead,
             now=lambda: time.time() + self.ahead,
         )

@@ -1,0 +1,59 @@
+"""Series of dynamic resource allocation, sampled from the ledger of devices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+from capcard_sched.devices.searches import TRIALS
+from capcard_sched.framework.toolkit.device_cards import device_states
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from capcard_sched.devices.inventory import DeviceInventory
+    from capcard_sched.devices.ledger import DeviceLedger
+    from capcard_sched.devices.searches import SearchCounts
+
+
+class DeviceSeries(NamedTuple):
+    """One series of a row of the table of metrics."""
+
+    name: str
+    #: Of a histogram: `_bucket`, `_count` or `_sum`.
+    suffix: str
+    labels: dict[str, str]
+    value: float
+
+
+def device_series(inventory: DeviceInventory, ledger: DeviceLedger) -> Iterator[DeviceSeries]:
+    """All series; none for a cluster without ResourceSlices and ResourceClaims. O(devices and claims)."""
+    if not inventory.slices and not ledger.claims:
+        return
+    for (card, state), count in sorted(device_states(inventory, ledger).items()):
+        yield DeviceSeries("capcard_dra_devices", "", {"card": card, "state": state}, count)
+    for name, count in _claim_states(ledger).items():
+        yield DeviceSeries("capcard_dra_claims", "", {"state": name}, count)
+    yield DeviceSeries("capcard_dra_double_allocations_total", "", {}, ledger.doubled.total)
+    yield from _searches(ledger.searches)
+
+
+def _claim_states(ledger: DeviceLedger) -> Mapping[str, int]:
+    """State to the number of claims."""
+    found = Counter(dict.fromkeys(("unallocated", "assumed", "allocated"), 0))
+    for key, claim in ledger.claims.items():
+        is_assumed = claim.allocation is None and ledger.allocation(key) is not None
+        found["assumed" if is_assumed else "unallocated" if claim.allocation is None else "allocated"] += 1
+    return found
+
+
+def _searches(searches: SearchCounts) -> Iterator[DeviceSeries]:
+    for result, count in searches.results.items():
+        yield DeviceSeries("capcard_dra_allocations_total", "", {"result": result}, count)
+    name, counts = "capcard_dra_allocation_trials", list(accumulate(searches.trials))
+    for bound, count in zip(TRIALS, counts, strict=False):
+        yield DeviceSeries(name, "_bucket", {"le": str(bound)}, count)
+    yield DeviceSeries(name, "_bucket", {"le": "+Inf"}, counts[-1])
+    yield DeviceSeries(name, "_count", {}, counts[-1])
+    yield DeviceSeries(name, "_sum", {}, searches.all_trials)

@@ -1,0 +1,109 @@
+"""Unused claims: ResourceClaims that are allocated and reserved, but for pods that wait unbound.
+
+A scheduler that ends between the allocation and the binding leaves them, and so does a release that failed. The next
+sessions bind the pods where their devices are. Claims that are still unused after `UNUSED_SECONDS` are released, so
+that other pods get the devices; at once if another claim keeps one of the devices. Everything follows from objects: a
+restart only starts the time again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from capcard_sched.framework.session.doubled_devices import keeper
+from capcard_sched.model.intents import ClaimAllocation, ReleaseClaims
+from capcard_sched.model.reasons import CLAIMS_RELEASED
+from capcard_sched.model.status import TaskStatus
+
+if TYPE_CHECKING:
+    from capcard_sched.devices.claims import Claim
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.job import Task
+
+#: Seconds for which a claim may be unused.
+UNUSED_SECONDS: Final = 30.0
+
+
+class UnusedClaims:
+    """The unused claims of all sessions, with the time since which each is unused."""
+
+    def __init__(self) -> None:
+        #: Key of the claim to its uid and the Unix seconds since which it is unused.
+        self._since: dict[str, tuple[str, float]] = {}
+        self._term = 0
+        #: Unix seconds of the next release; None for none.
+        self.next_wakeup: float | None = None
+
+    def release(self, session: Session) -> list[ReleaseClaims]:
+        """The releases that are due, after the actions. Their pods are held until a BindRetry.
+
+        O(changed claims, and pods of changed jobs).
+        """
+        if self._term != session.state.terms:
+            self._term = session.state.terms
+            self._since.clear()
+        known, self._since, self.next_wakeup = self._since, {}, None
+        if not session.claims.claims:
+            return []
+        due: dict[str, tuple[Task, list[Claim]]] = {}
+        for key in sorted(known.keys() | _candidates(session)):
+            claim = session.claims.claims.get(key)
+            pods = _waiting_pods(session, claim) if claim is not None else []
+            if claim is None or not pods:
+                continue
+            uid, since = known.get(key, ("", 0.0))
+            since = min(since, session.now) if uid == claim.uid else session.now
+            lost = keeper(claim, session.claims, session.tasks_by_uid) is not None
+            end = session.now if lost else since + UNUSED_SECONDS
+            if end > session.now:
+                self._since[key] = claim.uid, since
+                self.next_wakeup = end if self.next_wakeup is None else min(self.next_wakeup, end)
+                continue
+            for task in pods:
+                due.setdefault(task.uid, (task, []))[1].append(claim)
+        return [_released(session, task, claims) for task, claims in due.values()]
+
+
+def _candidates(session: Session) -> set[str]:
+    """Keys of the claims that may have become unused."""
+    claims, changed = session.claims.claims, session.changed
+    if changed.everything:
+        return set(claims)
+    found = {key for key in changed.devices if key in claims}.union(*session.claims.doubled.devices.values())
+    for name in changed.jobs:
+        job = session.jobs.get(name)
+        for task in job.pending.values() if job is not None else ():
+            found.update(f"{task.namespace}/{each.claim}" for each in task.cls.claims if each.claim)
+    return found
+
+
+def _waiting_pods(session: Session, claim: Claim) -> list[Task]:
+    """The pods of an unused claim; none for a claim that a bound, nominated, held, foreign or unknown pod has."""
+    if claim.allocation is None or claim.key in session.claims.assumed:
+        return []
+    found: list[Task] = []
+    for uid in sorted(claim.consumers):
+        task = session.tasks_by_uid.get(uid)
+        if (
+            task is None
+            or task.status is not TaskStatus.PENDING
+            or not task.ours
+            or task.deleting
+            or task.held
+            or uid in session.carry_over.nominations
+        ):
+            return []
+        found.append(task)
+    return found
+
+
+def _released(session: Session, task: Task, claims: list[Claim]) -> ReleaseClaims:
+    session.state.hold(task, held=True)
+    names = ", ".join(claim.name for claim in claims)
+    kept = [found for claim in claims if (found := keeper(claim, session.claims, session.tasks_by_uid)) is not None]
+    cause = f"the pod was not bound for {UNUSED_SECONDS:g} s"
+    if kept:
+        cause = f"ResourceClaim {kept[0].claim.key} has device {'/'.join(kept[0].device)}, too"
+    session.notice(task, CLAIMS_RELEASED, CLAIMS_RELEASED.render(claims=names, cause=cause))
+    wanted = tuple(ClaimAllocation(claim.name, claim.uid, claim.allocation) for claim in claims)
+    return ReleaseClaims(task.namespace, task.name, task.uid, wanted)
