@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.plugin import Sample
     from capcard_sched.framework.core import CoreSnapshot
+    from capcard_sched.ledger.card_seconds import CardSecondsCounter
 
 #: Series: maximum per metric; `metrics_series_dropped` counts the rest.
 MOST_SERIES: Final = 10_000
@@ -125,9 +126,9 @@ class SampleError(Exception):
 class CoreSeries(Collector):
     """Renders the last CoreSample. `publish` and `collect` may run in different threads."""
 
-    def __init__(self, times: Mapping[tuple[str, str], JobTimes]) -> None:
-        """`times`: (namespace, name) of a job to its times; read by `collect`."""
-        self._times = times
+    def __init__(self, times: Mapping[tuple[str, str], JobTimes], card_seconds: CardSecondsCounter) -> None:
+        """`times`: (namespace, name) of a job to its times; both are read by `collect`."""
+        self._times, self._card_seconds = times, card_seconds
         self._sample = CoreSample()
         #: Metric to the number of series omitted from the last scrape.
         self.dropped: dict[str, int] = {}
@@ -211,6 +212,11 @@ class CoreSeries(Collector):
             yield "invalid_objects", {"kind": kind}, count
         for queue, count in sample.deleted_queues[:MOST_SERIES]:
             yield "deleted_queue_pods", {"queue_name": queue}, count
+        card_seconds = self._card_seconds.read()
+        if len(card_seconds) > MOST_SERIES:
+            self.dropped["queue_card_seconds_total"] = len(card_seconds) - MOST_SERIES
+        for series, value in card_seconds[:MOST_SERIES]:
+            yield "queue_card_seconds_total", series._asdict(), value
         if sample.ignored_edits is not None:
             yield "quota_evasions_ignored_total", {}, sample.ignored_edits
 

@@ -121,6 +121,7 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     MetricRow("queue_card_request", "gauge", _CARD, "plugin", "Cards requested by pods of the queue, allocated or pending; `A|B` for pods that accept either"),
     MetricRow("queue_card_inqueue", "gauge", _CARD, "plugin", "Cards reserved for admitted jobs"),
     MetricRow("queue_card_elastic", "gauge", _CARD, "plugin", "Cards allocated above the minimum of jobs"),
+    MetricRow("queue_card_seconds_total", "counter", ("queue", "card", "service_type"), "sampled", "Card-seconds that pods of the queue held while this replica led, from their binding until they finished or were gone"),
     MetricRow("card_total", "gauge", ("card",), "plugin", "Cards in the cluster"),
     MetricRow("card_allocated", "gauge", ("card", "service_type"), "plugin", "Cards allocated, by service type"),
     MetricRow("capacity_card_refusals_total", "counter", ("queue_name", "hook", "reason"), "plugin", "Jobs and pods refused by quota"),
