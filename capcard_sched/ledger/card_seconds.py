@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from capcard_sched.ledger.held_cards import NO_CARDS, held_cards, node_inventory
+from capcard_sched.ledger.held_cards import held_cards, node_inventory
 from capcard_sched.ledger.object_facts import FINISHED, bound_at, finished_at, lone_pod_queue, service_of
 from capcard_sched.model.annotations import BOUND_QUEUE
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from capcard_sched.ledger.held_cards import NodeInventory
+    from capcard_sched.model.objects import PodSpec
 
 #: Millionths of a card-second per card-second.
 _SECOND = 1_000_000
@@ -141,7 +142,7 @@ class CardSecondsCounter:
                 self._nodes.pop(name, None)
             case ObjectChanged(PodGroupObject() as group):
                 meta = group.metadata
-                self._groups[meta.namespace or "default", meta.name] = group.spec.queue, service_of(meta)
+                self._groups[meta.namespace or "default", meta.name] = group.spec.queue or "", service_of(meta)
             case ObjectGone("PodGroup", namespace, name):
                 self._groups.pop((namespace, name), None)
             case ObjectChanged(NamespaceObject() as namespace):
@@ -161,11 +162,13 @@ class CardSecondsCounter:
         if known is not None and known.uid != uid:
             self._pod_gone(key, known.uid)
             known = None
+        node = pod.spec.node_name
+        if not node or not _requests_devices(pod.spec):
+            return
         conditions = {one.type: one for one in pod.status.conditions or ()}
         if known is None:
-            node = pod.spec.node_name
-            held = held_cards(pod, self._nodes.get(node), self.card_labels) if node else NO_CARDS
-            if held == NO_CARDS:
+            held = held_cards(pod, self._nodes.get(node), self.card_labels)
+            if not held.thousandths:
                 return
             began = bound_at(conditions, self._last, self._now)
             labels = CardSecondsLabels(*self._account(key[0], pod, held.card))
@@ -204,3 +207,12 @@ class CardSecondsCounter:
         if self._leading:
             integral.amount += thousandths * (self._now - max(at, self._led_since))
         integral.held += thousandths
+
+
+def _requests_devices(spec: PodSpec) -> bool:
+    """Whether a pod may hold cards: all others, mostly, cost a microsecond."""
+    amounts = [spec.overhead]
+    for container in (*spec.containers, *(spec.init_containers or ())):
+        if container.resources is not None:
+            amounts += container.resources.requests, container.resources.limits
+    return any("/" in resource for resources in amounts for resource in resources or ())

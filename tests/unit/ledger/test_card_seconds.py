@@ -74,7 +74,7 @@ class ScrapedCounter:
         return self.values[labels][-1] - self.values[labels][0]
 
 
-def ledger_seconds(day: SimulatedDay) -> dict[tuple[str, ...], float]:
+def ledger_seconds(day: SimulatedDay) -> dict[tuple[str, str, str], float]:
     """Card-seconds by queue, card and service type."""
     with open_ledger(IN_MEMORY) as ledger:
         ledger.start("day", "simulation", EPOCH)
@@ -82,7 +82,7 @@ def ledger_seconds(day: SimulatedDay) -> dict[tuple[str, ...], float]:
             ledger.feed(now, deltas, intents)
         ledger.flush()
         report = ledger.usage(UsageQuery(EPOCH - DAY, EPOCH + DAY, ("queue", "card", "service")))
-    return {row.group: row.used / 1e6 for row in report.rows if row.used}
+    return {(row.group[0], row.group[1], row.group[2]): row.used / 1e6 for row in report.rows if row.used}
 
 
 def number_of_cards(seed: int) -> int:
