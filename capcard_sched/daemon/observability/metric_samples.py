@@ -54,6 +54,10 @@ class CoreSample(NamedTuple):
     invalid: tuple[tuple[str, int], ...] = ()
     #: Queues that do not exist, with the number of bound pods of their jobs.
     deleted_queues: tuple[tuple[str, int], ...] = ()
+    #: Existing queues with the number of jobs with bound pods below their minimum.
+    partial_gangs: tuple[tuple[str, int], ...] = ()
+    #: Queue and the code of an event reason.
+    queue_warnings: tuple[tuple[str, str], ...] = ()
     #: Objects with an ignored edit since the start; None before the first sample.
     ignored_edits: int | None = None
 
@@ -94,6 +98,15 @@ def sample_core(snapshot: CoreSnapshot) -> CoreSample:
         tuple(
             (name, sum(job.bound for job in queue.jobs.values()))
             for name, queue in sorted(state.deleted_queues.items())
+        ),
+        tuple(
+            (name, sum(job.is_partial() for job in queue.jobs.values())) for name, queue in sorted(state.queues.items())
+        ),
+        tuple(
+            (name, reason)
+            for name, reasons in sorted(snapshot.queue_warnings.items())
+            if name in state.queues
+            for reason in reasons
         ),
         state.ignored_edits.total,
     )
@@ -212,6 +225,10 @@ class CoreSeries(Collector):
             yield "invalid_objects", {"kind": kind}, count
         for queue, count in sample.deleted_queues[:MOST_SERIES]:
             yield "deleted_queue_pods", {"queue_name": queue}, count
+        for queue, count in sample.partial_gangs[:MOST_SERIES]:
+            yield "partial_gangs", {"queue_name": queue}, count
+        for queue, reason in sample.queue_warnings[:MOST_SERIES]:
+            yield "queue_warnings", {"queue_name": queue, "reason": reason}, 1
         card_seconds = self._card_seconds.read()
         if len(card_seconds) > MOST_SERIES:
             self.dropped["queue_card_seconds_total"] = len(card_seconds) - MOST_SERIES

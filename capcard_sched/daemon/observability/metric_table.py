@@ -104,7 +104,9 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     MetricRow("invalid_objects", "gauge", ("kind",), "sampled", "Objects with invalid or undecodable fields, which keep defaults or their last known facts"),
     MetricRow("quota_evasions_ignored_total", "counter", (), "sampled", "Bound pods and PodGroups with an ignored edit of queue, group or card"),
     MetricRow("deleted_queue_pods", "gauge", ("queue_name",), "sampled", "Bound pods of a queue that does not exist"),
+    MetricRow("partial_gangs", "gauge", _QUEUE, "sampled", "Jobs of the queue with bound pods, and fewer than their minimum"),
     # Queues
+    MetricRow("queue_warnings", "gauge", ("queue_name", "reason"), "sampled", "1 for each present warning event of the queue: limits that no plugin enforces, an invalid list of namespaces"),
     *_amounts("allocated", "allocated to pods of the queue"),
     *_amounts("request", "requested by pods of the queue, allocated or pending"),
     *_amounts("deserved", "deserved by the queue"),

@@ -105,6 +105,7 @@ def everything(daemon: Daemon) -> Metrics:
     h.pod("shared", node="vgpu", limits={_VGPU: 1}, annotations={VGPU_IDS: "G,NVIDIA,128,10:"})
     h.pod("greedy-0", group="greedy", card=_CARD, cards=17)
     h.pod("odd", group=None, requests={"cpu": "?"})
+    h.queue("odd", annotations={"capcard-sched.io/namespaces": "no,,namespaces="})
     h.group("lost", queue="deleted")
     h.pod("lost-0", group="lost", node="n")
     metrics.bind_failed(daemon.step()[0], 409, "conflict")
@@ -146,6 +147,20 @@ def test_held_cards_are_counted_in_seconds(daemon: Daemon) -> None:
     daemon.serves(f"{series} 60")
     daemon.metrics.leader(leading=False)
     daemon.serves("no queue_card_seconds_total{")
+
+
+def test_partial_gangs_and_warnings_of_queues_last_as_long_as_their_cause() -> None:
+    daemon = Daemon('actions: "allocate"\ntiers: [{plugins: [{name: gang}]}]')
+    daemon.h.gpu_node("n", _CARD, 8)
+    daemon.h.queue("q", cards={_CARD: 4})  # without capacity-card
+    daemon.h.group("huge", min_member=20)
+    daemon.h.pod("half", group="huge", node="n")
+    daemon.step(bind=False)
+    daemon.serves('partial_gangs{queue_name="q"} 1\nqueue_warnings{queue_name="q",reason="LimitNotEnforced"} 1')
+    daemon.h.queue("q")
+    daemon.h.delete_pod("half")
+    daemon.step(bind=False)
+    daemon.serves('partial_gangs{queue_name="q"} 0\nno queue_warnings{')
 
 
 def test_callbacks_of_the_backend_are_counted(everything: Metrics) -> None:
