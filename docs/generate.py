@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import yaml
 from cyclopts import Group
 
 from capcard_sched.cli.commands import app
@@ -231,7 +232,25 @@ def metrics_page() -> str:
     lines += [
         f"| `{row.full_name}` | {', '.join(f'{bound:g}' for bound in row.buckets)} |" for row in METRICS if row.buckets
     ]
+    lines += ["", *_alerts()]
     return "\n".join(lines) + "\n"
+
+
+def _alerts() -> list[str]:
+    """The alerts of manifests/alerts."""
+    source = "manifests/alerts/prometheusrule.yaml"
+    (group,) = yaml.safe_load((Path(__file__).parents[1] / source).read_text("utf-8"))["spec"]["groups"]
+    about = f"Of the [PrometheusRule](../{source}), a component that is off by default ([install.md](install.md))."
+    rows = [
+        f"| `{rule['alert']}` | {rule['labels']['severity']} | {rule['for']} | {_label_values(rule)} |"
+        for rule in group["rules"]
+    ]
+    return ["## Alerts", "", about, "", "| Alert | Severity | After | Text |", "|---|---|---|---|", *rows]
+
+
+def _label_values(rule: dict[str, Any]) -> str:
+    """The text of an alert, with the names of labels in place of their values."""
+    return re.sub(r"\{\{ \$(?:labels\.)?(\w+) \}\}", r"*\1*", rule["annotations"]["summary"])
 
 
 def flags_page() -> str:

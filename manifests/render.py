@@ -41,6 +41,7 @@ TEMPLATES = {
     "base/admission-tenants.yaml": f"and {POLICIES}",
     "eviction-api/rbac.yaml": ".Values.custom.eviction_api_enable",
     "podgroup-status/rbac.yaml": ".Values.custom.podgroup_status_enable",
+    "alerts/prometheusrule.yaml": ".Values.custom.prometheus_rule_enable",
     "controllers/serviceaccount.yaml": CONTROLLERS,
     "controllers/rbac-controllers.yaml": CONTROLLERS,
     "controllers/rbac-owners.yaml": f"and ({CONTROLLERS}) .Values.custom.controller_owner_groups_enable",
@@ -179,6 +180,7 @@ def template(source: str, condition: str, rendered: dict[Path, str]) -> str:
     """The manifest `source` as a template of the chart, without its comments above the objects."""
     path = MANIFESTS / source
     text = re.sub(r"(?m)^#.*\n", "", rendered.get(path) or path.read_text("utf-8"))
+    text = text.replace("{{", '{{ "{{" }}')  # templates of Prometheus
     for pattern, replacement in SUBSTITUTIONS:
         kept = re.split(r"(?s)(\{\{.*?\}\})", text)  # what is substituted already is not matched again
         kept[::2] = [re.sub(pattern, replacement, part) for part in kept[::2]]

@@ -22,6 +22,7 @@ from capcard_sched.reports.tables import TextTable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from capcard_sched.cli.ledger_server import LedgerServer
     from capcard_sched.daemon.diagnosis.recording import RecordingReader
     from capcard_sched.ledger.job_history import JobLife
     from capcard_sched.ledger.usage_ledger import UsageLedger
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 Database = Annotated[str | None, Parameter(name="--ledger", metavar="FILE|URL")]
 Recording = Annotated[Path | None, Parameter(metavar="FILE")]
+Server = Annotated[str, Parameter(metavar="URL", show_default=False)]
+TokenFile = Annotated[Path | None, Parameter(metavar="FILE")]
 Since = Annotated[str, Parameter(allow_leading_hyphen=True, metavar="DURATION")]
 
 ledger_app = App(name="ledger", help="Record card-hours in a database.")
@@ -48,6 +51,8 @@ def usage(
     *,
     ledger: Database = None,
     recording: Recording = None,
+    server: Server = "",
+    token_file: TokenFile = None,
     since: Since = "30d",
     by: str = "queue,card",
     output: Annotated[Literal["table", "csv", "json"], Parameter(name=["--output", "-o"])] = "table",
@@ -57,6 +62,8 @@ def usage(
     Args:
         ledger: Database: a file, or postgresql://USER@HOST:PORT/NAME.
         recording: Recording of `run --record` instead of a database.
+        server: Address of a running `web --ledger` instead of a database, such as http://127.0.0.1:8090.
+        token_file: File with a bearer token for --server, of a user of the cluster.
         since: Period up to the last record, such as 12h or 30d.
         by: Groups, separated by commas: queue, card, namespace, user, service, day.
         output: Output format. csv has the groups; amounts are card-hours, waits seconds.
@@ -70,9 +77,13 @@ def usage(
         except ValueError as error:
             raise BadInputError(f"--by: {error}") from None
         seconds = _seconds("--since", since)
-        with _opened(ledger, recording) as source:
-            until = source.recorded_until
-            report = source.usage(UsageQuery(until - seconds, until, groups))
+        remote = _server(server, token_file, ledger, recording)
+        if remote is not None:
+            report = remote.usage(since, ",".join(groups))
+        else:
+            with _opened(ledger, recording) as source:
+                until = source.recorded_until
+                report = source.usage(UsageQuery(until - seconds, until, groups))
     except (BadInputError, LedgerError) as error:
         return usage_error(str(error))
     if output == "json":
@@ -93,6 +104,8 @@ def history(
     *,
     ledger: Database = None,
     recording: Recording = None,
+    server: Server = "",
+    token_file: TokenFile = None,
     since: Since = "30d",
     namespace: Annotated[str, Parameter(name=["--namespace", "-n"])] = "",
     output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"])] = "table",
@@ -106,6 +119,8 @@ def history(
         name: Job, PodGroup or pod; its stages are shown, too. Default: all jobs.
         ledger: Database: a file, or postgresql://USER@HOST:PORT/NAME.
         recording: Recording of `run --record` instead of a database.
+        server: Address of a running `web --ledger` instead of a database, such as http://127.0.0.1:8090.
+        token_file: File with a bearer token for --server, of a user of the cluster.
         since: Period up to the last record, such as 12h or 30d.
         namespace: Jobs of this namespace only.
         output: Output format.
@@ -114,9 +129,13 @@ def history(
 
     try:
         seconds = _seconds("--since", since)
-        with _opened(ledger, recording) as source:
-            until = source.recorded_until
-            lives = source.history(until - seconds, until + 0.001, name, namespace)
+        remote = _server(server, token_file, ledger, recording)
+        if remote is not None:
+            lives, until = remote.history(since, name, namespace)
+        else:
+            with _opened(ledger, recording) as source:
+                until = source.recorded_until
+                lives = source.history_before(until, seconds, name, namespace)
     except (BadInputError, LedgerError) as error:
         return usage_error(str(error))
     if name and not lives:
@@ -151,6 +170,19 @@ def import_recording(file: Path, /, *, ledger: Annotated[str, Parameter(metavar=
     return 0
 
 
+def _server(url: str, token_file: Path | None, database: str | None, recording: Path | None) -> LedgerServer | None:
+    """The server of the flags, None without one. Raises BadInputError."""
+    if not url:
+        if token_file is not None:
+            raise BadInputError("--token-file: needs --server")
+        return None
+    if database is not None or recording is not None:
+        raise BadInputError("give one of --ledger, --recording and --server")
+    from capcard_sched.cli.ledger_server import LedgerServer
+
+    return LedgerServer(url, token_file)
+
+
 @contextmanager
 def _opened(database: str | None, recording: Path | None) -> Iterator[UsageLedger]:
     """The database of the flags. Raises BadInputError, LedgerError."""
@@ -158,7 +190,7 @@ def _opened(database: str | None, recording: Path | None) -> Iterator[UsageLedge
     from capcard_sched.ledger.usage_ledger import open_ledger
 
     if (database is None) == (recording is None):
-        raise BadInputError("give one of --ledger and --recording")
+        raise BadInputError("give one of --ledger, --recording and --server")
     with open_ledger(database or IN_MEMORY, create=database is None) as found:
         if recording is not None:
             record(recording, found)

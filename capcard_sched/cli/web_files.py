@@ -92,7 +92,7 @@ class FileClusters:
 
     async def view(self, page: Page, query: Mapping[str, str], namespaces: frozenset[str] | None) -> InsightPart:
         """The view of a page at the moment of the query. Raises LookupError and ValueError."""
-        key = page.address, *sorted(query.items())
+        key = page.document, *sorted(query.items())
         if namespaces is None and key in self._views:
             self._views.move_to_end(key)
             return self._views[key]

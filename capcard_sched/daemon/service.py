@@ -94,7 +94,7 @@ class Service:
         self._logs = logs
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
         self._sessions = SessionLog(logs, time.monotonic)
-        self._metrics = Metrics()
+        self._metrics = Metrics(default_queue=options.default_queue)
         self._health = Health(options.schedule_period)
         self._observer = LoggingObserver(self._metrics, self._bind_failed)
         self._registry = Registry.load(options.plugins_dir)
@@ -116,6 +116,7 @@ class Service:
         self._started = False
         self._recording: Recording | None = None
         conf = self._conf_file.load()
+        self._metrics.card_seconds.card_labels = conf.quota_plugins.card_labels
         if self._conf_file.rejected:
             self._metrics.conf_in_use(self._conf_file.digest)
         limits = TermLimits(options.max_affinity_terms, options.max_spread_constraints)
@@ -283,6 +284,7 @@ class Service:
         await self._first_lists()
         counts = await self._thread.query(_sizes)
         await self._thread.query(Core.lists_applied)  # on a standby, too
+        await self._thread.query(lambda _: self._metrics.card_seconds.lists_applied())
         self._health.lists_applied()
         self._log.info("caches synced", seconds=round(time.monotonic() - began, 3), **counts)
         await self._thread.query(lambda _: settle_memory())
@@ -312,6 +314,7 @@ class Service:
 
     def applied(self, deltas: Sequence[Delta]) -> None:
         """Deltas were applied outside of a step."""
+        self._metrics.card_seconds.apply(deltas)
         if self._recording is not None:
             self._recording.applied(deltas)
 
@@ -319,6 +322,7 @@ class Service:
         self, core: Core, result: StepResult, deltas: Sequence[Delta], now: float, *, intake: float, seconds: float
     ) -> None:
         """A step is complete."""
+        self._metrics.card_seconds.apply(deltas, now)
         if self._recording is not None:
             self._recording.stepped(result, deltas, now)
         session = core.snapshot().session

@@ -202,7 +202,10 @@ class Core:
 
     def snapshot(self) -> CoreSnapshot:
         """The state, the scheduler-conf and the last session, for readers. O(1)."""
-        return CoreSnapshot(self._state, self._conf, self._dispatch, self._failed_attempts, self._last_session)
+        warnings = self._queue_warnings.reasons
+        return CoreSnapshot(
+            self._state, self._conf, self._dispatch, self._failed_attempts, self._last_session, warnings
+        )
 
     def apply(self, delta: Delta) -> None:
         """Apply a delta outside of a step: by the table of its kind, a pod by `PodTable.apply`."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from capcard_sched.framework.api.dispatch import Dispatch
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.session.failed_attempts import FailedAttempts
@@ -38,3 +40,5 @@ class CoreSnapshot(NamedTuple):
     failed_attempts: FailedAttempts
     #: The last session with its refusals and outcomes, None before the first.
     session: Session | None
+    #: Queue to the codes of the event reasons of its present warnings.
+    queue_warnings: Mapping[str, tuple[str, ...]]

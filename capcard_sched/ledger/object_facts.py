@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from capcard_sched.model.annotations import LEDGER_USER, SERVICE_TYPE
+from capcard_sched.model.annotations import LEDGER_USER, POD_QUEUE_NAME, QUEUE_NAME, SERVICE_TYPE
 from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.objects import ObjectMeta, PodConditionObject
 
+#: Phase of a pod that holds its cards no more, to the outcome of its charge.
+FINISHED: Final = {"Succeeded": "Completed", "Failed": "Failed"}
+_ENDED: Final = frozenset({"PodCompleted", "PodFailed"})
 _SERVICES: Final = frozenset({"inference", "training"})
 _EVICTED_BECAUSE: Final = "Pod is evicted, because of "
 
@@ -29,6 +32,21 @@ def created_at(meta: ObjectMeta, now: int) -> int:
 def transition_at(condition: PodConditionObject | None) -> int | None:
     """Unix milliseconds of the transition of a condition, None without one."""
     return round(parse_time(condition.last_transition_time) * 1000) or None if condition is not None else None
+
+
+def bound_at(conditions: Mapping[str, PodConditionObject], last: int, now: int) -> int | None:
+    """Unix milliseconds of the binding of a pod, between two steps; None if the pod does not show it."""
+    stamp = transition_at(conditions.get("PodScheduled"))
+    return None if stamp is None else min(max(stamp, last), now)
+
+
+def finished_at(conditions: Mapping[str, PodConditionObject], last: int, now: int) -> int | None:
+    """Unix milliseconds of the end of a finished pod; None if the pod shows no end between two steps."""
+    ready = conditions.get("Ready")
+    if ready is None or ready.status != "False" or ready.reason not in _ENDED:
+        return None
+    stamp = transition_at(ready)
+    return stamp if stamp is not None and last <= stamp <= now else None
 
 
 def eviction_message(conditions: Mapping[str, PodConditionObject]) -> str:
@@ -50,3 +68,8 @@ def service_of(meta: ObjectMeta) -> str:
     """`inference` or `training`, else ""."""
     value = (meta.annotations or {}).get(SERVICE_TYPE, "")
     return value if value in _SERVICES else ""
+
+
+def lone_pod_queue(notes: Mapping[str, str]) -> str:
+    """The queue that the annotations of a pod without a PodGroup name, "" for none."""
+    return notes.get(POD_QUEUE_NAME) or notes.get(QUEUE_NAME) or ""

@@ -7,7 +7,7 @@ still show counts from their timestamps, and what they do not show ends with the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,19 +15,20 @@ from capcard_sched.ledger.capacity_sums import CapacitySums
 from capcard_sched.ledger.held_cards import NO_CARDS, held_cards, node_inventory
 from capcard_sched.ledger.job_tracker import JobTracker
 from capcard_sched.ledger.object_facts import (
+    FINISHED,
+    bound_at,
     created_at,
     eviction_message,
+    finished_at,
+    lone_pod_queue,
     object_key,
     service_of,
-    transition_at,
     user_of,
 )
 from capcard_sched.ledger.rows import CapacityRow, ChargeRow, JobRecord, QuotaRecord, StageRow
 from capcard_sched.model.annotations import (
     BOUND_QUEUE,
     CARD_QUOTA,
-    POD_QUEUE_NAME,
-    QUEUE_NAME,
 )
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import CardSyntaxError, parse_card_quota
@@ -46,9 +47,6 @@ if TYPE_CHECKING:
     from capcard_sched.model.card_labels import CardLabels
     from capcard_sched.model.intents import Intent
     from capcard_sched.model.objects import PodConditionObject
-
-_FINISHED: Final = {"Succeeded": "Completed", "Failed": "Failed"}
-_ENDED: Final = frozenset({"PodCompleted", "PodFailed"})
 
 
 class AdoptedRows(msgspec.Struct):
@@ -243,7 +241,7 @@ class LedgerRecorder:
         self._uids[key] = uid
         if uid in self._finished:
             return
-        outcome = _FINISHED.get(pod.status.phase or "", "")
+        outcome = FINISHED.get(pod.status.phase or "", "")
         tracker = self._job_of.get(uid) or self._job_of_pod(pod, now)
         conditions = {one.type: one for one in pod.status.conditions or ()}
         if message := eviction_message(conditions):
@@ -275,8 +273,8 @@ class LedgerRecorder:
             )
             tracker.exists, row = False, tracker.row
             row.service_type = service_of(meta)
-            requested = notes.get(POD_QUEUE_NAME) or notes.get(QUEUE_NAME)
-            row.queue = row.queue or requested or self._namespace_queues.get(namespace) or self._default_queue
+            requested = lone_pod_queue(notes) or self._namespace_queues.get(namespace)
+            row.queue = row.queue or requested or self._default_queue
         tracker = self._jobs[row.uid]
         self._job_of[meta.uid] = tracker
         self._describe(row, pod)
@@ -303,13 +301,9 @@ class LedgerRecorder:
     ) -> None:
         meta, node = pod.metadata, pod.spec.node_name or ""
         charge = self._charges.get(meta.uid) or self._adopted.charges.pop(meta.uid, None)
-        stamp, gap = transition_at(conditions.get("PodScheduled")), False
-        if charge is not None:
-            at = charge.began
-        elif stamp is not None:
-            at = min(max(stamp, self._last), now)
-        else:
-            at, gap = now, self._in_gap
+        stamp = bound_at(conditions, self._last, now)
+        gap = stamp is None and self._in_gap
+        at = charge.began if charge is not None else now if stamp is None else stamp
         if tracker is not None:
             tracked = tracker.pod(meta.uid, created_at(meta, now), now)
             tracked.bound = at if tracked.bound is None else tracked.bound
@@ -352,11 +346,8 @@ class LedgerRecorder:
 
     def _ended_at(self, conditions: Mapping[str, PodConditionObject], now: int) -> tuple[int, bool]:
         """The end of a finished pod, and whether it fell into a gap and is not known."""
-        ready = conditions.get("Ready")
-        stamp = (
-            transition_at(ready) if ready is not None and ready.status == "False" and ready.reason in _ENDED else None
-        )
-        if stamp is not None and self._last <= stamp <= now:
+        stamp = finished_at(conditions, self._last, now)
+        if stamp is not None:
             return stamp, False
         return (self._last, True) if self._in_gap else (now, False)
 

@@ -185,6 +185,10 @@ class UsageLedger:
         """
         return job_history(self._database, round(since * 1000), round(until * 1000), name, namespace)
 
+    def history_before(self, until: float, seconds: float, name: str, namespace: str) -> list[JobLife]:
+        """The lives of jobs that lasted in the seconds up to the last record, `until`, and at that moment."""
+        return self.history(until - seconds, until + 0.001, name, namespace)
+
     def keep(self, seconds: float) -> int:
         """Replace charges and jobs that ended before the day `seconds` before the last record by daily sums.
 

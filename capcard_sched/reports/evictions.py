@@ -15,6 +15,12 @@ _DONE: Final = {"preempt": "preempted", "reclaim": "reclaimed"}
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
+def preemptor_namespace(message: str) -> str:
+    """The namespace of the preemptor, "" for a text of another form."""
+    match = _TEXT.fullmatch(message)
+    return match.group(3) if match is not None else ""
+
+
 def preemptor_text(message: str, workloads: Mapping[str, str] = _NONE) -> str:
     """`serving/chat reclaimed 2 NVIDIA-H200`: queue and workload of the preemptor, and what it lacked.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from capcard_sched.web import views
 from capcard_sched.web.job_page import job_view
 from capcard_sched.web.job_rows import job_list
+from capcard_sched.web.ledger_documents import LedgerHistory, LedgerUsage, ledger_history, ledger_usage
 from capcard_sched.web.nodes import node_list
 from capcard_sched.web.overview import overview
 from capcard_sched.web.quotas import queue_list, queue_view
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
 class Page(NamedTuple):
     """One page. Its view is also the document under /api/v1."""
 
-    #: A route of aiohttp; its variables are added to the query.
+    #: A route of aiohttp; its variables are added to the query. "" for a document without a page.
     address: str
     #: The same below /api/v1.
     document: str
+    #: "" for a document without a page.
     template: str
     #: Raises LookupError for an unknown object and ValueError for an invalid query.
     view: Callable[[Cluster, Mapping[str, str]], InsightPart]
@@ -58,6 +60,8 @@ PAGES: Final = (
     ),
     Page("/nodes", "/nodes", "nodes.html", node_list, views.NodeList, frozenset({"card", "queue", "text", "page"})),
     Page("/usage", "/usage", "usage.html", usage_view, views.UsageView, frozenset({"since", "by"})),
+    Page("", "/ledger/usage", "", ledger_usage, LedgerUsage, frozenset({"since", "by"})),
+    Page("", "/ledger/history", "", ledger_history, LedgerHistory, frozenset({"since", "name", "namespace"})),
     Page(
         "/what-if",
         "/what-if",

@@ -51,7 +51,8 @@ class WebServer:
         self._static = {name: files("capcard_sched.web").joinpath("static", name).read_bytes() for name in _STATIC}
         app = web.Application(middlewares=[self._guard], client_max_size=0)
         for page in PAGES:
-            app.router.add_get(page.address, self._page(page))
+            if page.address:
+                app.router.add_get(page.address, self._page(page))
             app.router.add_get(f"/api/v1{page.document}", self._document(page))
         app.router.add_get("/api/v1/events", self._events)
         for name in _STATIC:

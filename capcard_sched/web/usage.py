@@ -15,7 +15,8 @@ from capcard_sched.web.views import CardHours, UsageGroup, UsageView
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from capcard_sched.ledger.usage_report import CardRow, UsageRow
+    from capcard_sched.ledger.usage_ledger import UsageLedger
+    from capcard_sched.ledger.usage_report import CardRow, Dimension, UsageRow
     from capcard_sched.ledger.usage_series import UsageSeries
     from capcard_sched.web.cluster import Cluster
 
@@ -29,23 +30,10 @@ _OF_NAMESPACES: Final = frozenset({"namespace", "user"})
 
 def usage_view(cluster: Cluster, query: Mapping[str, str]) -> UsageView:
     """The page of a period that ends with the last record. Raises LookupError and ValueError."""
-    if not cluster.ledger:
-        raise LookupError("no ledger: start web with --ledger FILE|URL")
-    since = query.get("since") or _SINCE
+    by, since = dimensions_of(cluster, query), query.get("since") or _SINCE
+    seconds = period_of(query)
     try:
-        by = parse_dimensions(query.get("by") or "queue,card")
-    except ValueError as error:
-        raise ValueError(f"by: {error}") from None
-    if cluster.namespaces is not None and not _OF_NAMESPACES.isdisjoint(by):
-        raise ValueError("by: namespaces and users are visible with the right to get pods of all namespaces only")
-    try:
-        seconds = parse_span(since) / 10**6
-    except DurationError:
-        raise ValueError(f"since: {since!r}: expected {SPAN_FORM}") from None
-    if seconds <= 0:
-        raise ValueError(f"since: {since!r}: must be > 0")
-    try:
-        with open_ledger(cluster.ledger, create=False) as ledger:
+        with opened_ledger(cluster) as ledger:
             until = ledger.recorded_until
             report = ledger.usage(UsageQuery(until - seconds, until, by))
             begin = max(until - seconds, ledger.recorded_since)
@@ -63,6 +51,36 @@ def usage_view(cluster: Cluster, query: Mapping[str, str]) -> UsageView:
         series=_series(series, {row.card: row.capacity for row in report.cards}, until - begin),
         notes=tuple(report.notes),
     )
+
+
+def opened_ledger(cluster: Cluster) -> UsageLedger:
+    """The ledger of a cluster, for reading. Raises LookupError without one, and LedgerError."""
+    if not cluster.ledger:
+        raise LookupError("no ledger: start web with --ledger FILE|URL")
+    return open_ledger(cluster.ledger, create=False)
+
+
+def dimensions_of(cluster: Cluster, query: Mapping[str, str]) -> tuple[Dimension, ...]:
+    """The groups `by` of a query. Raises ValueError, also for groups that a viewer of some namespaces may not see."""
+    try:
+        by = parse_dimensions(query.get("by") or "queue,card")
+    except ValueError as error:
+        raise ValueError(f"by: {error}") from None
+    if cluster.namespaces is not None and not _OF_NAMESPACES.isdisjoint(by):
+        raise ValueError("by: namespaces and users are visible with the right to get pods of all namespaces only")
+    return by
+
+
+def period_of(query: Mapping[str, str]) -> float:
+    """The seconds of `since`. Raises ValueError."""
+    since = query.get("since") or _SINCE
+    try:
+        seconds = parse_span(since) / 10**6
+    except DurationError:
+        raise ValueError(f"since: {since!r}: expected {SPAN_FORM}") from None
+    if seconds <= 0:
+        raise ValueError(f"since: {since!r}: must be > 0")
+    return seconds
 
 
 def _hours(amount: int) -> float:

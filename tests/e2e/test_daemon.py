@@ -8,6 +8,7 @@ from typing import Any, Final
 import pytest
 
 from capcard_sched.model.annotations import GROUP_NAME
+from tests.clock import until as wait_for
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
@@ -43,6 +44,11 @@ async def test_a_gang_within_its_quota_is_bound_and_one_beyond_it_gets_the_reaso
         assert (await daemon.get("/healthz"))[0] == 200
         assert (await daemon.get("/readyz"))[0] == 200
         await daemon.until_metric("volcano_pods_bound_total", 5)
+
+        async def is_counted() -> bool:
+            return await daemon.metric("volcano_queue_card_seconds_total", queue="q", card="A10") > 0
+
+        await wait_for(is_counted, "card-seconds of the gang")
         assert await daemon.stop() == 0
     assert not [line for line in daemon.lines() if line["level"] in ("error", "critical")]
 

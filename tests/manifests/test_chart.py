@@ -367,6 +367,14 @@ def test_the_service_monitor_finds_the_port_of_the_service(helm: Path) -> None:
     assert "ServiceMonitor capcard-system/capcard-sched-controllers" not in by_key(rendered(helm, {"custom": beside}))
 
 
+def test_the_alerts_of_the_chart_are_those_of_the_component(helm: Path) -> None:
+    name = "PrometheusRule capcard-system/capcard-sched"
+    found = by_key(rendered(helm, {"custom": {"prometheus_rule_enable": True}}))[name]
+    (expected,) = read(MANIFESTS / "alerts" / "prometheusrule.yaml")
+    assert found["spec"] == expected["spec"]
+    assert name not in by_key(rendered(helm))
+
+
 def test_users_of_other_schedulers_can_be_exempt_from_the_tenant_policies(helm: Path) -> None:
     custom = {"tenant_policy_exempt_users": ["alice"], "tenant_policy_exempt_groups": []}
     found = by_key(rendered(helm, {"custom": custom}, release="gpu"))

@@ -289,37 +289,47 @@ async def shown(cluster: Cluster, kubectl: Path, *words: str) -> list[list[str]]
 
 
 QUEUE_ROW: Final = ["research", "root", "Open"]
-#: Kind, its names, columns and cells but the age; the last column and cell of `-o wide`.
+#: Kind, its names, columns and cells but the age; the further columns and cells of `-o wide`.
 SHOWN: Final = [
-    ("Queue", "queues queue q queue-v1beta1", "NAME PARENT STATE AGE", QUEUE_ROW, ("CARDS", '{"NVIDIA-H200":8}')),
+    (
+        "Queue", "queues queue q queue-v1beta1", "NAME PARENT STATE AGE",
+        QUEUE_ROW, {"CARDS": '{"NVIDIA-H200":8}', "USED": '{"NVIDIA-H200":3}'},
+    ),
     (
         "PodGroup", "podgroups podgroup pg podgroup-v1beta1", "NAME STATUS MINMEMBER RUNNINGS AGE",
-        ["train", "Inqueue", "3", "1"], ("QUEUE", "research"),
+        ["train", "Inqueue", "3", "1"], {"QUEUE": "research", "REASON": "NotEnoughResources"},
     ),
     (
         "Job", "jobs.batch.volcano.sh vcjob vj", "NAME STATUS MINAVAILABLE RUNNINGS AGE",
-        ["train", "Running", "3", "2"], ("QUEUE", "research"),
+        ["train", "Running", "3", "2"], {"QUEUE": "research", "REASON": "Restarted"},
     ),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind, names, columns, cells, wide", SHOWN, ids=["Queue", "PodGroup", "Job"])
 async def test_kubectl_shows_the_state_and_the_age(
-    cluster: Cluster, kubectl: Path, kind: str, names: str, columns: str, cells: list[str], wide: tuple[str, str]
+    cluster: Cluster, kubectl: Path, kind: str, names: str, columns: str, cells: list[str], wide: dict[str, str]
 ) -> None:
     manifest = one(EXAMPLES[kind])
     if kind == "Queue":
         manifest["metadata"]["annotations"]["volcano.sh/card.quota"] = '{"NVIDIA-H200":8}'
+        manifest["metadata"]["annotations"]["volcano.sh/card.allocated"] = '{"NVIDIA-H200":3}'
+    if kind == "PodGroup":
+        past = {"type": "Scheduled", "status": "False", "reason": "Past"}
+        present = {"type": "Unschedulable", "status": "True", "reason": "NotEnoughResources"}
+        manifest.setdefault("status", {})["conditions"] = [past, present]
     await create(cluster, manifest)
     if kind == "Job":
-        await cluster.patch(PLURALS[kind], "train", {"status": one(JOB_STATUS)}, subresource="status")
+        status = one(JOB_STATUS)
+        status["state"]["reason"] = "Restarted"
+        await cluster.patch(PLURALS[kind], "train", {"status": status}, subresource="status")
     for name in names.split():
         header, row = await shown(cluster, kubectl, name)
         assert header == columns.split()
         assert row[:-1] == cells
         assert row[-1].endswith("s")
     header, row = await shown(cluster, kubectl, name, "-o", "wide")
-    assert (header[-1], row[-1]) == wide
+    assert dict(zip(header[-len(wide) :], row[-len(wide) :], strict=True)) == wide
 
 
 async def test_the_api_server_has_nothing_against_a_schema(cluster: Cluster) -> None:

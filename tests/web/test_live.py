@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from capcard_sched.cli.inputs import BadInputError
+from capcard_sched.cli.ledger_server import LedgerServer
 from tests.clock import until
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
@@ -106,10 +108,11 @@ def _watch(served: Served, loaded: threading.Event) -> None:
 
 
 async def test_a_token_shows_the_jobs_of_namespaces_whose_pods_its_user_may_get(
-    cluster: Cluster, control_plane: ControlPlane, config: Path
+    cluster: Cluster, control_plane: ControlPlane, config: Path, tmp_path: Path
 ) -> None:
     await cluster.allow("somebody", [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}])
-    async with serving_live(config, "--authentication", "token") as served:
+    database = str(tmp_path / "live.db")
+    async with serving_live(config, "--authentication", "token", "--ledger", database) as served:
         for path in ("/", "/api/v1/jobs", "/api/v1/events"):
             reply = await get(served, path)
             assert (reply.status, reply.headers["WWW-Authenticate"]) == (401, "Bearer")
@@ -131,3 +134,19 @@ async def test_a_token_shows_the_jobs_of_namespaces_whose_pods_its_user_may_get(
         assert seen == {"admin": {"runs", "waits", "fits", "early"}, "somebody": seen["admin"], "nobody": set()}
         denied = (await get(served, "/api/v1/what-if?drain=n1", control_plane.token("somebody"))).json
         assert denied["error"].startswith("access denied")
+
+        def history(user: str) -> set[str]:
+            """The jobs that `history --server --token-file` lists."""
+            file = tmp_path / f"token-{user}"
+            file.write_text(f"{control_plane.token(user)}\n")
+            lives, _ = LedgerServer(served.url, file).history("1d", "", cluster.namespace)
+            return {life.job.name for life in lives}
+
+        def is_recorded() -> bool:
+            return Path(database).exists() and {"runs", "waits"} <= history("admin")
+
+        await until(lambda: asyncio.to_thread(is_recorded), "jobs are in the ledger", within=_SECONDS)
+        assert await asyncio.to_thread(history, "nobody") == set()
+        assert {"runs", "waits"} <= await asyncio.to_thread(history, "somebody")
+        with pytest.raises(BadInputError, match="--token-file FILE gives a token"):
+            await asyncio.to_thread(LedgerServer(served.url).usage, "1d", "queue")

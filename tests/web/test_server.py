@@ -41,7 +41,7 @@ def text_of(reply: Reply) -> str:
 
 def test_every_kind_of_page_is_listed_here() -> None:
     kinds = {field.default for page in PAGES for field in msgspec.structs.fields(page.kind) if field.name == "kind"}
-    assert kinds == {*DOCUMENTS, "Usage"}
+    assert kinds == {*DOCUMENTS, "Usage", "LedgerUsage", "LedgerHistory"}
 
 
 @pytest.mark.parametrize("kind", DOCUMENTS)
@@ -256,6 +256,12 @@ def test_names_are_shown_as_text_without_control_characters(hostile: Served, pat
         assert "&lt;script&gt;alert(1)" in page.body
 
 
+@pytest.fixture(scope="module")
+def tidal(ledger: str) -> Iterator[Served]:
+    with serving(*ARGUMENTS["tidal"], "--ledger", ledger) as served:
+        yield served
+
+
 def test_the_usage_is_that_of_the_command_line(ledger: str, capsys: pytest.CaptureFixture[str]) -> None:
     from capcard_sched.cli.main import run
 
@@ -276,6 +282,42 @@ def test_the_usage_is_that_of_the_command_line(ledger: str, capsys: pytest.Captu
             assert sum(one["amounts"]) * 24 / len(one["amounts"]) == pytest.approx(row["used"], abs=0.1)
     assert [row["group"][1] for row in by_day["groups"]] == ["2026-01-01", "2026-01-01"]
     assert refused == {"by=pod": 400, "by=queue,queue": 400, "since=1x": 400}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "usage --since 24h",
+        "usage --by day,queue,service -o json",
+        "usage --by user -o csv",
+        "history",
+        "history job pretrain -n default",
+        "history job chat -o json",
+        "history job nothing",
+    ],
+)
+def test_a_server_prints_what_its_database_does(
+    ledger: str, tidal: Served, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    from capcard_sched.cli.main import run
+
+    status, local = run([*command.split(), "--ledger", ledger]), capsys.readouterr()
+    assert run([*command.split(), "--server", tidal.url]) == status
+    assert capsys.readouterr() == local
+
+
+def test_a_server_without_a_ledger_or_of_another_kind_is_an_error(
+    example: Example, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from capcard_sched.cli.main import run
+
+    url = example("demo").url
+    for address, text in (
+        (url, "no ledger: start web with --ledger FILE|URL"),
+        (f"{url}/static", "HTTP 404: not a response of `web`"),
+    ):
+        assert run(["usage", "--server", address]) == 2
+        assert text in capsys.readouterr().err
 
 
 def test_without_a_ledger_there_is_no_usage(example: Example) -> None:

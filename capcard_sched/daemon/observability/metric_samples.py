@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.plugin import Sample
     from capcard_sched.framework.core import CoreSnapshot
+    from capcard_sched.ledger.card_seconds import CardSecondsCounter
 
 #: Series: maximum per metric; `metrics_series_dropped` counts the rest.
 MOST_SERIES: Final = 10_000
@@ -54,6 +55,10 @@ class CoreSample(NamedTuple):
     invalid: tuple[tuple[str, int], ...] = ()
     #: Queues that do not exist, with the number of bound pods of their jobs.
     deleted_queues: tuple[tuple[str, int], ...] = ()
+    #: Existing queues with the number of jobs with bound pods below their minimum.
+    partial_gangs: tuple[tuple[str, int], ...] = ()
+    #: Queue and the code of an event reason.
+    queue_warnings: tuple[tuple[str, str], ...] = ()
     #: Objects with an ignored edit since the start; None before the first sample.
     ignored_edits: int | None = None
     #: Series of devices and claims.
@@ -97,6 +102,15 @@ def sample_core(snapshot: CoreSnapshot) -> CoreSample:
             (name, sum(job.bound for job in queue.jobs.values()))
             for name, queue in sorted(state.deleted_queues.items())
         ),
+        tuple(
+            (name, sum(job.is_partial() for job in queue.jobs.values())) for name, queue in sorted(state.queues.items())
+        ),
+        tuple(
+            (name, reason)
+            for name, reasons in sorted(snapshot.queue_warnings.items())
+            if name in state.queues
+            for reason in reasons
+        ),
         state.ignored_edits.total,
         tuple(device_series(state.devices, state.claims)),
     )
@@ -129,9 +143,9 @@ class SampleError(Exception):
 class CoreSeries(Collector):
     """Renders the last CoreSample. `publish` and `collect` may run in different threads."""
 
-    def __init__(self, times: Mapping[tuple[str, str], JobTimes]) -> None:
-        """`times`: (namespace, name) of a job to its times; read by `collect`."""
-        self._times = times
+    def __init__(self, times: Mapping[tuple[str, str], JobTimes], card_seconds: CardSecondsCounter) -> None:
+        """`times`: (namespace, name) of a job to its times; both are read by `collect`."""
+        self._times, self._card_seconds = times, card_seconds
         self._sample = CoreSample()
         #: Metric to the number of series omitted from the last scrape.
         self.dropped: dict[str, int] = {}
@@ -216,6 +230,15 @@ class CoreSeries(Collector):
             yield "invalid_objects", {"kind": kind}, count
         for queue, count in sample.deleted_queues[:MOST_SERIES]:
             yield "deleted_queue_pods", {"queue_name": queue}, count
+        for queue, count in sample.partial_gangs[:MOST_SERIES]:
+            yield "partial_gangs", {"queue_name": queue}, count
+        for queue, reason in sample.queue_warnings[:MOST_SERIES]:
+            yield "queue_warnings", {"queue_name": queue, "reason": reason}, 1
+        card_seconds = self._card_seconds.read()
+        if len(card_seconds) > MOST_SERIES:
+            self.dropped["queue_card_seconds_total"] = len(card_seconds) - MOST_SERIES
+        for series, value in card_seconds[:MOST_SERIES]:
+            yield "queue_card_seconds_total", series._asdict(), value
         if sample.ignored_edits is not None:
             yield "quota_evasions_ignored_total", {}, sample.ignored_edits
 

@@ -106,7 +106,9 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     MetricRow("invalid_objects", "gauge", ("kind",), "sampled", "Objects with invalid or undecodable fields, which keep defaults or their last known facts"),
     MetricRow("quota_evasions_ignored_total", "counter", (), "sampled", "Bound pods and PodGroups with an ignored edit of queue, group or card"),
     MetricRow("deleted_queue_pods", "gauge", ("queue_name",), "sampled", "Bound pods of a queue that does not exist"),
+    MetricRow("partial_gangs", "gauge", _QUEUE, "sampled", "Jobs of the queue with bound pods, and fewer than their minimum"),
     # Queues
+    MetricRow("queue_warnings", "gauge", ("queue_name", "reason"), "sampled", "1 for each present warning event of the queue: limits that no plugin enforces, an invalid list of namespaces"),
     *_amounts("allocated", "allocated to pods of the queue"),
     *_amounts("request", "requested by pods of the queue, allocated or pending"),
     *_amounts("deserved", "deserved by the queue"),
@@ -123,6 +125,7 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     MetricRow("queue_card_request", "gauge", _CARD, "plugin", "Cards requested by pods of the queue, allocated or pending; `A|B` for pods that accept either"),
     MetricRow("queue_card_inqueue", "gauge", _CARD, "plugin", "Cards reserved for admitted jobs"),
     MetricRow("queue_card_elastic", "gauge", _CARD, "plugin", "Cards allocated above the minimum of jobs"),
+    MetricRow("queue_card_seconds_total", "counter", ("queue", "card", "service_type"), "sampled", "Card-seconds that pods of the queue held while this replica led, from their binding until they finished or were gone"),
     MetricRow("card_total", "gauge", ("card",), "plugin", "Cards in the cluster"),
     MetricRow("card_allocated", "gauge", ("card", "service_type"), "plugin", "Cards allocated, by service type"),
     MetricRow("capacity_card_refusals_total", "counter", ("queue_name", "hook", "reason"), "plugin", "Jobs and pods refused by quota"),

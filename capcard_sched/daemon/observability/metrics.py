@@ -18,6 +18,7 @@ from capcard_sched import __version__
 from capcard_sched.daemon.observability.metric_samples import CoreSample, CoreSeries, JobTimes, sample_core
 from capcard_sched.daemon.observability.metric_table import BY_NAME, METRICS, MetricSet
 from capcard_sched.kube.instrumentation import Observer
+from capcard_sched.ledger.card_seconds import CardSecondsCounter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -39,8 +40,8 @@ _V = TypeVar("_V")
 class Metrics(MetricSet, Observer):
     """The metrics of one daemon; a `kube.instrumentation.Observer`."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """`clock`: Unix seconds."""
+    def __init__(self, clock: Callable[[], float] = time.time, default_queue: str = "default") -> None:
+        """`clock`: Unix seconds; `default_queue`: of PodGroups that name none."""
         collectors = ProcessCollector, PlatformCollector, GCCollector
         super().__init__(METRICS, *collectors, left_out=("plugin", "sampled"))
         self._clock = clock
@@ -52,7 +53,8 @@ class Metrics(MetricSet, Observer):
         self._requests: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         #: (namespace, name) of a job to the time its pods were last placed.
         self._jobs: dict[tuple[str, str], JobTimes] = {}
-        self._core = CoreSeries(self._jobs)
+        self.card_seconds = CardSecondsCounter(default_queue, clock)
+        self._core = CoreSeries(self._jobs, self.card_seconds)
         self.registry.register(self._core)
         self._stale = True
         self._leading = False
@@ -233,6 +235,7 @@ class Metrics(MetricSet, Observer):
         if leading != self._leading:
             self._counters["leader_changes_total"].inc()
         self._leading = leading
+        self.card_seconds.lead(leading)
         self._gauges["leader"].set(float(leading))
         if not leading:
             self._core.clear()

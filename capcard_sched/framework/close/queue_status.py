@@ -130,6 +130,8 @@ class QueueWarnings:
         self._children: dict[str, set[str]] = {}
         #: Warnings by queue.
         self._reported: ReportOnce[str, str] = ReportOnce()
+        #: Codes of the event reasons of these warnings, by existing queue.
+        self.reasons: dict[str, tuple[str, ...]] = {}
 
     def report(self, session: Session) -> None:
         """Checks the changed queues. O(changed and deleted queues)."""
@@ -138,10 +140,12 @@ class QueueWarnings:
         for name in sorted(names | session.state.deleted_queues.keys() | self._affected(session, names)):
             queue = session.queues.get(name)
             warnings: list[str] = []
+            self.reasons.pop(name, None)
             if queue is not None:
                 for row, message in self._warnings(queue, session.state.shares):
                     session.notice(queue, row, message)
                     warnings.append(message)
+                    self.reasons[name] = (*self.reasons.get(name, ()), row.code)
             elif name in session.state.deleted_queues:
                 warnings.append("queue deleted while pods run, which stay charged to it")
             ref = ObjectRef("Queue", "", name)

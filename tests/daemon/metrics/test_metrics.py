@@ -43,12 +43,14 @@ class Daemon:
         self.clock = Clock(EPOCH)
         self.metrics = Metrics(self.clock)
         self.metrics.leader(leading=True)
+        self.metrics.card_seconds.lists_applied()
         self.h = Harness(conf, run=True, plugins=plugins)
         self.h.core = Core(self.h.core.snapshot().conf, self.h._registry, timer=self.clock)
         self.h.now = self.clock.now = EPOCH + 3600.0  # long after the objects were made
 
     def step(self, *, bind: bool = True) -> list[Bind]:
         self.clock.now = self.h.now + 1
+        self.metrics.card_seconds.apply(self.h._deltas)
         result = self.h.step(self.clock.now)
         unplaced = 0 if result.idle else len(self.h.last_session.outcomes)
         self.metrics.session(result.report, 0.002, intake=0.001, idle=result.idle, unplaced=unplaced)
@@ -106,6 +108,7 @@ def everything(daemon: Daemon) -> Metrics:
     h.pod("shared", node="vgpu", limits={_VGPU: 1}, annotations={VGPU_IDS: "G,NVIDIA,128,10:"})
     h.pod("greedy-0", group="greedy", card=_CARD, cards=17)
     h.pod("odd", group=None, requests={"cpu": "?"})
+    h.queue("odd", annotations={"capcard-sched.io/namespaces": "no,,namespaces="})
     h.group("lost", queue="deleted")
     h.pod("lost-0", group="lost", node="n")
     h.apply(ObjectChanged(decode(slices(DEFAULT)[0], ResourceSliceObject)))
@@ -137,6 +140,32 @@ def test_the_page_has_the_metrics_of_the_table_with_their_types_and_labels(every
     labels = {family.name.removesuffix("_total"): {*family.samples[-1].labels} for family in families}
     rows = {row.full_name.removesuffix("_total"): row for row in METRICS if row.name not in _WITHOUT_SERIES}
     assert {name: labels.get(name) for name in rows} == {name: {*row.labels} for name, row in rows.items()}
+
+
+def test_held_cards_are_counted_in_seconds(daemon: Daemon) -> None:
+    daemon.h.pod("bound", group="small", card=_CARD, cards=2, node="n")
+    daemon.step()
+    series = f'queue_card_seconds_total{{card="{_CARD}",queue="q",service_type="unknown"}}'
+    daemon.serves(f"{series} 0")
+    daemon.clock.now += 30.0
+    assert daemon.metrics.wants_sample is False, "the time alone needs no sample of the core"
+    daemon.serves(f"{series} 60")
+    daemon.metrics.leader(leading=False)
+    daemon.serves("no queue_card_seconds_total{")
+
+
+def test_partial_gangs_and_warnings_of_queues_last_as_long_as_their_cause() -> None:
+    daemon = Daemon('actions: "allocate"\ntiers: [{plugins: [{name: gang}]}]')
+    daemon.h.gpu_node("n", _CARD, 8)
+    daemon.h.queue("q", cards={_CARD: 4})  # without capacity-card
+    daemon.h.group("huge", min_member=20)
+    daemon.h.pod("half", group="huge", node="n")
+    daemon.step(bind=False)
+    daemon.serves('partial_gangs{queue_name="q"} 1\nqueue_warnings{queue_name="q",reason="LimitNotEnforced"} 1')
+    daemon.h.queue("q")
+    daemon.h.delete_pod("half")
+    daemon.step(bind=False)
+    daemon.serves('partial_gangs{queue_name="q"} 0\nno queue_warnings{')
 
 
 def test_callbacks_of_the_backend_are_counted(everything: Metrics) -> None:

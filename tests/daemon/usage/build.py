@@ -1,4 +1,4 @@
-"""Fetches Prometheus from Debian's packages, once, into the cache folder of the control plane's programs.
+"""Fetches Prometheus and promtool from Debian's packages, once, into the cache folder of the control plane's programs.
 
 `python -m tests.daemon.usage.build` fetches it if there is none on PATH and none in the cache. Nothing is installed:
 the package is unpacked, and the package lists, where the system has none, are fetched into the cache folder too.
@@ -37,26 +37,44 @@ def locate() -> Path:
     )
 
 
+def locate_promtool() -> Path:
+    """promtool on PATH, else the one beside the fetched Prometheus.
+
+    Raises:
+        UnavailableError: there is neither.
+    """
+    fetched, found = program().with_name("promtool"), shutil.which("promtool")
+    if found is not None:
+        return Path(found)
+    if os.access(fetched, os.X_OK):
+        return fetched
+    raise UnavailableError(
+        "no promtool on PATH: `python -m tests.daemon.usage.build` fetches it once from Debian's packages"
+    )
+
+
 def fetch() -> Path:
-    """Prometheus, fetched unless it is there.
+    """Prometheus, fetched with promtool unless both are there.
 
     Raises:
         UnavailableError: this is no Debian, or its packages cannot be fetched.
     """
     try:
+        locate_promtool()
         return locate()
     except UnavailableError:
         pass
     for tool in ("apt-get", "dpkg-deb"):
         if shutil.which(tool) is None:
-            raise UnavailableError(f"no prometheus on PATH, and no {tool} to fetch it with")
+            raise UnavailableError(f"no prometheus and promtool on PATH, and no {tool} to fetch it with")
     target = program()
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(dir=target.parent) as parent:
+        folder = Path(parent)
         package = _download(folder)
         _run(["dpkg-deb", "-x", str(package), str(folder / "unpacked")], folder)
-        (folder / "unpacked" / "usr" / "bin" / "prometheus").replace(target)
+        for name in ("promtool", target.name):
+            (folder / "unpacked" / "usr" / "bin" / name).replace(target.with_name(name))
     return target
 
 
