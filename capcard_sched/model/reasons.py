@@ -221,6 +221,13 @@ BEYOND_HYPER_NODES = Reason(
 )
 NO_HYPER_NODE_FITS = Reason("NoHyperNodeFits", "no HyperNode up to tier {tier} fits {needed} pods of the job: {detail}")
 
+BEYOND_TOPOLOGY_DOMAIN = Reason(
+    "BeyondTopologyDomain", "the scheduled pods of the PodGroup do not share a value of the node label {label}"
+)
+NO_TOPOLOGY_DOMAIN_FITS = Reason(
+    "NoTopologyDomainFits", "no value of the node label {label} fits {needed} pods of the job: {detail}"
+)
+
 NOT_ENOUGH_SUBGROUPS = Reason(
     "NotEnoughSubGroups", "policy <{policy}>: {found}/{minimum} subgroups of {size} pods {verb}"
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.model.annotations import HELD
+from capcard_sched.model.annotations import HELD, TOPOLOGY_LABEL
+from capcard_sched.model.hyper_nodes import DEFAULT_TIER, NetworkTopology
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.kube_groups import kube_name
 
@@ -34,6 +35,9 @@ class KubeGroups:
             return facts
         key = f"{facts.namespace}/{facts.name}"
         self._facts[key] = facts
+        label = facts.annotations.get(TOPOLOGY_LABEL)
+        if label:
+            facts = facts._replace(topology=NetworkTopology(hard=True, highest=DEFAULT_TIER, label=label))
         job = self._jobs.by_key.get(key)
         if HELD in facts.annotations:
             self._jobs.held[key] = facts.annotations[HELD]
