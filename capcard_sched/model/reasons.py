@@ -156,6 +156,7 @@ UNSUPPORTED_FEATURE = Reason("UnsupportedFeature", "{detail}")
 SCHEDULING_GATED = Reason("SchedulingGated", "{detail}")
 NODE_NOT_READY = Reason("NodeNotReady", "{detail}")
 TWO_POD_GROUPS = Reason("TwoPodGroups", "{detail}")
+OTHER_SCHEDULER = Reason("OtherScheduler", "{detail}")
 KUBE_GROUP_MISSING = Reason("PodGroupNotFound", "waiting for PodGroup {name} of scheduling.k8s.io")
 KUBE_GROUP_INCOMPLETE = Reason("NotEnoughPods", "{valid}/{minimum} pods of PodGroup {name} exist")
 NOT_ENOUGH_TASKS = Reason(

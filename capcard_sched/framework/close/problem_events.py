@@ -1,4 +1,4 @@
-"""Events of invalid objects, of ignored edits and of pods with two groups, once per problem."""
+"""Events of invalid objects, ignored edits, pods with two groups and groups of two schedulers, once per problem."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ class ProblemEvents:
         self._problems: ReportOnce[ObjectRef, str] = ReportOnce()
         self._ignored_edits: ReportOnce[ObjectRef, str] = ReportOnce()
         self._two_groups: ReportOnce[ObjectRef, str] = ReportOnce()
+        self._other_schedulers: ReportOnce[ObjectRef, str] = ReportOnce()
 
     def new(self, state: ClusterState) -> list[EmitEvent]:
         """The events of problems since the last call, in order of their objects."""
@@ -28,6 +29,7 @@ class ProblemEvents:
             (self._problems, reasons.INVALID_OBJECT, state.problems),
             (self._ignored_edits, reasons.QUOTA_EVASION_IGNORED, state.ignored_edits.details),
             (self._two_groups, reasons.TWO_POD_GROUPS, state.kube_groups.two_groups),
+            (self._other_schedulers, reasons.OTHER_SCHEDULER, state.kube_groups.other_schedulers),
         ):
             if not (details or reported):
                 continue
