@@ -221,7 +221,7 @@ class HyperNodeTree:
 
     def of(self, topology: NetworkTopology | None) -> HyperNodeTree:
         """The tree of a network topology: that of its node label, else of the HyperNodes."""
-        return self if topology is None else self.labeled(topology.label)
+        return self if topology is None else self.labeled(topology.label or "")
 
     def is_like(self, other: HyperNodeTree) -> bool:
         """Whether two trees are equal, apart from versions and rows."""
@@ -291,8 +291,8 @@ class NetworkTopology(msgspec.Struct, frozen=True):
     highest: int
     #: The same by the name of the tier; "" when it is given by number.
     highest_name: str = ""
-    #: Node label whose values are the domains, instead of HyperNodes; "" for none.
-    label: str = ""
+    #: Node label whose values are the domains, instead of HyperNodes; unset for none.
+    label: str | msgspec.UnsetType = msgspec.UNSET
 
     def allowed(self, tree: HyperNodeTree) -> int | None:
         """The highest allowed tier as a number; None when the tree has no tier of the name."""
