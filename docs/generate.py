@@ -21,7 +21,7 @@ from capcard_sched.daemon.observability.metric_samples import MOST_SERIES
 from capcard_sched.daemon.observability.metric_table import METRICS
 from capcard_sched.daemon.options import ENVIRONMENT
 from capcard_sched.framework.api.arguments import accepted_form
-from capcard_sched.framework.api.hooks import DECORATED, HOOKS, SWITCHES, UNUSED, Combine
+from capcard_sched.framework.api.hooks import DECORATED, FIXED_SWITCHES, HOOKS, SWITCHES, UNUSED, Combine
 from capcard_sched.framework.api.node_hooks import MEANING, declared_hooks
 from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.model import reasons
@@ -73,6 +73,7 @@ def hooks_page() -> str:
         "",
         "A switch is a key beside `name` in a plugin's entry of the scheduler-conf; `false` disables hooks of the",
         f"plugin. The irregular spellings are Volcano's. True by default, except {', '.join(_off())}.",
+        f"{', '.join(f'`{name}`' for name in FIXED_SWITCHES)} are accepted; `false` is a warning, without effect.",
         "",
         "| Method | Signature | Switch | Combination | Default |",
         "|---|---|---|---|---|",

@@ -204,6 +204,8 @@ class NetworkTopologyAware(Plugin):
         job = task.job
         if job is None or not self._tree.ready:
             return None
+        if job.topology is not None and job.topology.label:
+            return None
         if job.topology is None:
             return _NORMAL if self.arguments.normal_pods else None
         if job.topology.hard:
@@ -252,9 +254,12 @@ class NetworkTopologyAware(Plugin):
         return scores
 
     def hyper_node_order(self, job: Job, candidates: tuple[HyperNodeRows, ...]) -> Scores | None:
-        """0 to 100 x `weight`: the utilization of each HyperNode with the pods that the job still needs."""
+        """0 to 100 x `weight`: the utilization of each HyperNode with the pods that the job still needs.
+
+        None for values of a node label.
+        """
         pending = job.pending.values()
-        if not pending or not self.arguments.weight:
+        if not pending or (job.topology is not None and job.topology.label) or not self.arguments.weight:
             return None
         needed = max(1, job.missing_tasks)
         total = np.sum([task.cls.request for task in pending], axis=0) * (min(needed, len(pending)) / len(pending))

@@ -46,6 +46,17 @@ def check_new_pod_group(obj: Json, view: ClusterView) -> AdmissionResult:
     )
 
 
+def check_pod_group_update(obj: Json, old: Json) -> AdmissionResult:
+    """What is wrong with a changed `subGroupPolicy`.
+
+    Writes of other fields are admitted whatever it contains: controllers must be able to write an object that was
+    created without the webhook.
+    """
+    body, former = (spec if isinstance(spec := one.get("spec"), dict) else {} for one in (obj, old))
+    is_changed = body.get("subGroupPolicy") != former.get("subGroupPolicy")
+    return AdmissionResult(tuple(_check_subgroups(body)) if is_changed else ())
+
+
 def _check_subgroups(spec: Json) -> Iterator[Finding]:
     """What is wrong with `subGroupPolicy`."""
     problems: list[str] = []

@@ -8,6 +8,7 @@ from capcard_sched.admission.jobs import check_job_update, check_new_job, defaul
 from capcard_sched.admission.pods import (
     check_new_pod,
     check_new_pod_group,
+    check_pod_group_update,
     check_workload,
     default_pod,
     default_pod_group,
@@ -91,7 +92,11 @@ def _mutate_pod_group(request: AdmissionRequest, context: WebhookContext) -> Adm
 
 
 def _validate_pod_group(request: AdmissionRequest, context: WebhookContext) -> AdmissionResult:
-    return check_new_pod_group(request.subject, context.view) if request.operation == "CREATE" else _ALLOW
+    if request.operation == "CREATE":
+        return check_new_pod_group(request.subject, context.view)
+    if request.operation == "UPDATE":
+        return check_pod_group_update(request.subject, request.old_object or {})
+    return _ALLOW
 
 
 def _mutate_pod(request: AdmissionRequest, context: WebhookContext) -> AdmissionResult:

@@ -17,7 +17,7 @@ from capcard_sched.model.objects import ApiStruct, LabelSelector, ObjectMeta
 from capcard_sched.model.selectors import label_selector_problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -176,8 +176,13 @@ class HyperNodeTree:
         leaf_of: Mapping[str, int],
         *,
         version: int = 0,
+        label: str = "",
+        by_label: Callable[[str], HyperNodeTree] | None = None,
     ) -> None:
-        """`members` in order of tier and name, `parents` by number; `leaf_of`: node name to number."""
+        """`members` in order of tier and name, `parents` by number; `leaf_of`: node name to number.
+
+        `label`: the node label whose values are the members; `by_label` returns the tree of a label.
+        """
         self.names = tuple(one.name for one in members)
         self.numbers = {name: number for number, name in enumerate(self.names)}
         #: int64 [HyperNodes].
@@ -196,6 +201,9 @@ class HyperNodeTree:
                 self.tier_names.setdefault(one.tier_name, one.tier)
         #: Distinct for distinct trees.
         self.version = version
+        #: The node label whose values are the domains; "" for a tree of HyperNodes.
+        self.label = label
+        self._by_label = by_label
         self._meets: dict[int, Numbers] = {}
         self.leaf: Numbers = np.zeros(0, dtype=np.intp)
 
@@ -206,6 +214,14 @@ class HyperNodeTree:
     def ready(self) -> bool:
         """Whether the tree has HyperNodes."""
         return bool(self.names)
+
+    def labeled(self, label: str) -> HyperNodeTree:
+        """The tree of the values of a node label over the same nodes; this one for ""."""
+        return self if not label or self._by_label is None else self._by_label(label)
+
+    def of(self, topology: NetworkTopology | None) -> HyperNodeTree:
+        """The tree of a network topology: that of its node label, else of the HyperNodes."""
+        return self if topology is None else self.labeled(topology.label or "")
 
     def is_like(self, other: HyperNodeTree) -> bool:
         """Whether two trees are equal, apart from versions and rows."""
@@ -275,6 +291,8 @@ class NetworkTopology(msgspec.Struct, frozen=True):
     highest: int
     #: The same by the name of the tier; "" when it is given by number.
     highest_name: str = ""
+    #: Node label whose values are the domains, instead of HyperNodes; unset for none.
+    label: str | msgspec.UnsetType = msgspec.UNSET
 
     def allowed(self, tree: HyperNodeTree) -> int | None:
         """The highest allowed tier as a number; None when the tree has no tier of the name."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from capcard_sched.model.annotations import EVICT_SCOPE, HELD, POD_QUEUE_NAME, PREEMPTION_POLICY
+from capcard_sched.model.annotations import EVICT_SCOPE, HELD, POD_QUEUE_NAME, PREEMPTION_POLICY, TOPOLOGY_LABEL
 from capcard_sched.model.objects import ApiStruct, ObjectMeta, PodGroupObject, PodGroupSpec, PodGroupStatus
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ KUBE_GROUP: Final = f"PodGroup.{KUBE_API}"
 #: The condition that the scheduler writes.
 INITIALLY_SCHEDULED: Final = "PodGroupInitiallyScheduled"
 _PREFIX: Final = "kube:"
+#: Annotations of the translation, which no object may set.
+_INTERNAL: Final = (HELD, PREEMPTION_POLICY, TOPOLOGY_LABEL)
 
 
 class KubeGang(ApiStruct, frozen=True):
@@ -85,9 +87,9 @@ def held_text(spec: KubeGroupSpec) -> str:
         return "composite pod groups are not supported"
     if spec.resource_claims:
         return "claims of a PodGroup are not supported"
-    if constraints.topology:
-        keys = ", ".join(each.key for each in constraints.topology)
-        return f"topology constraints of a PodGroup are not supported (schedulingConstraints.topology: {keys})"
+    keys = [each.key for each in constraints.topology or ()]
+    if len(keys) > 1 or "" in keys:
+        return f"schedulingConstraints.topology has not exactly one key ({', '.join(keys)})"
     if (policy.basic is None) is (policy.gang is None):
         return "spec.schedulingPolicy of the PodGroup has not exactly one of basic and gang"
     return ""
@@ -97,10 +99,12 @@ def translated(group: KubePodGroup) -> PodGroupObject:
     """The equal PodGroup of Volcano. Its pods are each a unit of their own under the policy basic."""
     meta, spec = group.metadata, group.spec
     gang = spec.scheduling_policy.gang if spec.scheduling_policy is not None else None
-    notes = {key: text for key, text in (meta.annotations or {}).items() if key not in (HELD, PREEMPTION_POLICY)}
+    notes = {key: text for key, text in (meta.annotations or {}).items() if key not in _INTERNAL}
     held = held_text(spec)
     if held:
         notes[HELD] = held
+    if spec.scheduling_constraints is not None and spec.scheduling_constraints.topology:
+        notes[TOPOLOGY_LABEL] = spec.scheduling_constraints.topology[0].key
     if spec.preemption_policy:
         notes[PREEMPTION_POLICY] = spec.preemption_policy
     mode = spec.disruption_mode

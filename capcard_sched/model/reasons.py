@@ -156,6 +156,7 @@ UNSUPPORTED_FEATURE = Reason("UnsupportedFeature", "{detail}")
 SCHEDULING_GATED = Reason("SchedulingGated", "{detail}")
 NODE_NOT_READY = Reason("NodeNotReady", "{detail}")
 TWO_POD_GROUPS = Reason("TwoPodGroups", "{detail}")
+OTHER_SCHEDULER = Reason("OtherScheduler", "{detail}")
 KUBE_GROUP_MISSING = Reason("PodGroupNotFound", "waiting for PodGroup {name} of scheduling.k8s.io")
 KUBE_GROUP_INCOMPLETE = Reason("NotEnoughPods", "{valid}/{minimum} pods of PodGroup {name} exist")
 NOT_ENOUGH_TASKS = Reason(
@@ -228,6 +229,13 @@ BEYOND_HYPER_NODES = Reason(
     "within the allowed tier",
 )
 NO_HYPER_NODE_FITS = Reason("NoHyperNodeFits", "no HyperNode up to tier {tier} fits {needed} pods of the job: {detail}")
+
+BEYOND_TOPOLOGY_DOMAIN = Reason(
+    "BeyondTopologyDomain", "the scheduled pods of the PodGroup do not share a value of the node label {label}"
+)
+NO_TOPOLOGY_DOMAIN_FITS = Reason(
+    "NoTopologyDomainFits", "no value of the node label {label} fits {needed} pods of the job: {detail}"
+)
 
 NOT_ENOUGH_SUBGROUPS = Reason(
     "NotEnoughSubGroups", "policy <{policy}>: {found}/{minimum} subgroups of {size} pods {verb}"

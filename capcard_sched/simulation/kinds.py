@@ -5,6 +5,7 @@ from typing import Final
 
 from capcard_sched.controllers.owner_rules import built_in_rules
 from capcard_sched.model.kinds import KIND_BY_NAME, KINDS
+from capcard_sched.model.kube_groups import KUBE_API
 
 NODE: Final = "Node"
 NAMESPACE: Final = "Namespace"
@@ -18,6 +19,9 @@ CLAIM_TEMPLATE: Final = "ResourceClaimTemplate"
 SIMULATION_API: Final = "simulation.capcard-sched.io/v1alpha1"
 SCENARIO: Final = "Scenario"
 
+#: Templates of PodGroups: accepted, and read by no component. The scheduler reads the PodGroups alone.
+_TEMPLATES: Final = frozenset({f"Workload.{KUBE_API}"})
+
 _RANK = {kind.name: rank for rank, kind in enumerate(KINDS)}
 
 
@@ -28,15 +32,15 @@ def _owners() -> frozenset[str]:
 
 
 def is_known(kind: str) -> bool:
-    """Whether the scheduler or a controller reads the kind."""
-    return kind in KIND_BY_NAME or kind in _owners()
+    """Whether the kind is served: the scheduler or a controller reads it, or it is a template of PodGroups."""
+    return kind in KIND_BY_NAME or kind in _owners() or kind in _TEMPLATES
 
 
 def is_namespaced(kind: str) -> bool | None:
     """None when the kind is unknown, and so is its scope."""
     known = KIND_BY_NAME.get(kind)
     if known is None:
-        return True if kind in _owners() else None
+        return True if kind in _owners() or kind in _TEMPLATES else None
     return known.namespaced
 
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from capcard_sched.model.hyper_nodes import NO_TREE, HyperNodeObject, HyperNodeTree, hyper_node_facts
+from capcard_sched.model.hyper_nodes import DEFAULT_TIER, HyperNode, HyperNodeObject, HyperNodeTree, hyper_node_facts
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.selectors import matches_labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from capcard_sched.model.hyper_nodes import HyperNode, Member
+    from capcard_sched.model.hyper_nodes import Member
     from capcard_sched.state.changes import Changes
     from capcard_sched.state.columns import NodeTable
     from capcard_sched.state.invalid_objects import InvalidObjects
@@ -34,7 +34,9 @@ class HyperNodeTable:
         self._invalid = invalid
         #: HyperNodes by name; those without a valid tier are absent.
         self.known: dict[str, HyperNode] = {}
-        self.tree = NO_TREE
+        self._labels = _LabelTrees()
+        self._none = HyperNodeTree((), (), {}, by_label=self._labels.tree)
+        self.tree = self._none
         self._versions = 0
         #: Name to the reference of its object and the problems of its fields.
         self._read: dict[str, tuple[ObjectRef, str]] = {}
@@ -82,9 +84,10 @@ class HyperNodeTable:
 
         O(1) without HyperNodes; else O(changed nodes), and O(members) when the tree changed.
         """
+        self._labels.table = table
         if not self._read:
             if self.tree.ready:
-                self.tree, self._nodes, self._chosen = NO_TREE, {}, {}
+                self.tree, self._nodes, self._chosen = self._none, {}, {}
             self._stale = False
             return self.tree
         everything = changed is None or changed.everything or not self._nodes
@@ -125,7 +128,9 @@ class HyperNodeTable:
             wrong = [problem, *builder.problems.get(name, ())]
             self._invalid.note(ref, "; ".join(filter(None, wrong)))
         self._stale = False
-        fresh = HyperNodeTree(builder.order, builder.parents, builder.leaf_of, version=self._versions + 1)
+        fresh = HyperNodeTree(
+            builder.order, builder.parents, builder.leaf_of, version=self._versions + 1, by_label=self._labels.tree
+        )
         if not fresh.is_like(self.tree):
             self._versions += 1
             self.tree = fresh
@@ -146,6 +151,38 @@ class HyperNodeTable:
             else:
                 found.discard(name)
         return found
+
+
+class _LabelTrees:
+    """Trees of one tier, whose domains are the values of a node label; made on first use, for the nodes of a table."""
+
+    def __init__(self) -> None:
+        self.table: NodeTable | None = None
+        #: Label to the generation of the table and the tree.
+        self._known: dict[str, tuple[int, HyperNodeTree]] = {}
+
+    def tree(self, label: str) -> HyperNodeTree:
+        """The tree of a label; its version changes with the values of the nodes. O(nodes) once they changed."""
+        table, known = self.table, self._known.get(label)
+        assert table is not None
+        if known is not None and known[0] == table.generation:
+            return known[1]
+        values = {node.name: value for node in table.nodes if (value := node.labels.get(label))}
+        names = sorted(set(values.values()))
+        numbers = {name: number for number, name in enumerate(names)}
+        fresh = HyperNodeTree(
+            [HyperNode(name, DEFAULT_TIER, "", ()) for name in names],
+            [-1] * len(names),
+            {node: numbers[value] for node, value in values.items()},
+            version=known[1].version + 1 if known is not None else 1,
+            label=label,
+            by_label=self.tree,
+        )
+        if known is not None and fresh.is_like(known[1]):
+            fresh = known[1]
+        fresh = fresh.over(node.name for node in table.nodes)
+        self._known[label] = table.generation, fresh
+        return fresh
 
 
 def _rule(member: Member) -> _Rule:

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.model.annotations import HELD
+from capcard_sched.model.annotations import HELD, TOPOLOGY_LABEL
+from capcard_sched.model.hyper_nodes import DEFAULT_TIER, NetworkTopology
 from capcard_sched.model.intents import ObjectRef
-from capcard_sched.model.kube_groups import kube_name
+from capcard_sched.model.kube_groups import job_name, kube_name
 
 if TYPE_CHECKING:
     from capcard_sched.model.job import Task
+    from capcard_sched.model.objects import PodObject
     from capcard_sched.model.pod_facts import PodFacts
     from capcard_sched.state.decode import GroupFacts
     from capcard_sched.state.jobs import JobTable
 
 
 class KubeGroups:
-    """Queues that pods name for groups without one, and pods with two groups."""
+    """Queues that pods name for groups without one, pods with two groups, and pods of other schedulers."""
 
     def __init__(self, jobs: JobTable, default_queue: str) -> None:
         self._jobs = jobs
         self._default_queue = default_queue
         #: Pods that name a PodGroup of each kind, with the text of their event.
         self.two_groups: dict[ObjectRef, str] = {}
+        #: Groups with pods of other schedulers, with the text of their event.
+        self.other_schedulers: dict[ObjectRef, str] = {}
+        #: Job key to the text about the first such pod.
+        self._others: dict[str, str] = {}
         #: Job key to the facts of a group as translated.
         self._facts: dict[str, GroupFacts] = {}
         #: Job key to the first pod by name with a queue, and the queue.
@@ -34,6 +40,10 @@ class KubeGroups:
             return facts
         key = f"{facts.namespace}/{facts.name}"
         self._facts[key] = facts
+        self._report_other(key)
+        label = facts.annotations.get(TOPOLOGY_LABEL)
+        if label:
+            facts = facts._replace(topology=NetworkTopology(hard=True, highest=DEFAULT_TIER, label=label))
         job = self._jobs.by_key.get(key)
         if HELD in facts.annotations:
             self._jobs.held[key] = facts.annotations[HELD]
@@ -46,7 +56,9 @@ class KubeGroups:
         return facts
 
     def note(self, task: Task, facts: PodFacts) -> None:
-        """Take the queue and the groups of a pod that was added or changed."""
+        """Take the queue and the groups of a pod of this scheduler that was added or changed."""
+        if not task.ours:
+            return
         if facts.other_group:
             ref = ObjectRef("Pod", task.namespace, task.name, task.uid)
             detail = f"PodGroup {facts.group_name} of scheduling.volcano.sh counts"
@@ -62,6 +74,23 @@ class KubeGroups:
             if key in self._facts and known != self._queues[key]:
                 self._jobs.update(self.apply(self._facts[key]))
 
+    def note_other(self, pod: PodObject, namespace: str, scheduler: str) -> None:
+        """Take a pod of another scheduler; the first one of a group is reported."""
+        named = pod.spec.scheduling_group
+        if named is None or not named.pod_group_name:
+            return
+        key = f"{namespace}/{job_name(named.pod_group_name)}"
+        if key not in self._others:
+            self._others[key] = (
+                f"pod {pod.metadata.name} is one of scheduler {scheduler}: it does not count for the PodGroup"
+            )
+            self._report_other(key)
+
+    def _report_other(self, key: str) -> None:
+        facts, text = self._facts.get(key), self._others.get(key)
+        if facts is not None and text is not None:
+            self.other_schedulers[ObjectRef("PodGroup", facts.namespace, facts.name, facts.uid)] = text
+
     def forget(self, task: Task) -> None:
         """Forget a pod that is gone."""
         if self.two_groups:
@@ -70,6 +99,9 @@ class KubeGroups:
     def drop(self, namespace: str, name: str) -> None:
         """Forget a group that is gone."""
         key = f"{namespace}/{name}"
-        self._facts.pop(key, None)
+        facts = self._facts.pop(key, None)
+        self._others.pop(key, None)
+        if facts is not None:
+            self.other_schedulers.pop(ObjectRef("PodGroup", facts.namespace, facts.name, facts.uid), None)
         self._queues.pop(key, None)
         self._jobs.held.pop(key, None)

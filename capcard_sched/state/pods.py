@@ -12,6 +12,7 @@ from capcard_sched.model import deltas
 from capcard_sched.model.annotations import DEVICE_ANNOTATIONS
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.job import Job, Node, Task
+from capcard_sched.model.kube_groups import kube_name
 from capcard_sched.model.objects import PodObject
 from capcard_sched.model.pod_facts import FactsReader
 from capcard_sched.model.quantity import QuantityError
@@ -171,13 +172,13 @@ class PodTable:
         if known is not None and known.uid != uid:
             self.drop(namespace, name, known.uid)
             known = None
-        ours = (pod.spec.scheduler_name or "default-scheduler") in self._scheduler_names
+        ours = self._is_ours(pod, namespace)
         if known is None and not ours and not pod.spec.node_name:
             return
         ref = ObjectRef("Pod", namespace, name, uid)
         facts = self.facts.read(pod)
         own_group = f"{_AUTOMATIC_GROUP}{facts.controller_uid or uid}" if ours else ""
-        group = facts.group_name or own_group
+        group = _group_of(facts, ours=ours) or own_group
         job_key = f"{namespace}/{group}" if group else ""
         # Controllers annotate a pod with the group they create for it; such a pod names no group of its own.
         requested_queue = facts.queue_name if ours and group == own_group else None
@@ -233,6 +234,14 @@ class PodTable:
             self._jobs.task_removed(former_job, task)
         if task.job is not None:
             self._jobs.tasks_added(task.job, (task,), bound_queue)
+
+    def _is_ours(self, pod: PodObject, namespace: str) -> bool:
+        """Whether a pod is one of this scheduler; another one is noted as a member of its PodGroup."""
+        scheduler = pod.spec.scheduler_name or "default-scheduler"
+        if scheduler in self._scheduler_names:
+            return True
+        self._kube_groups.note_other(pod, namespace, scheduler)
+        return False
 
     def _leave(self, task: Task, former: Node | None) -> None:
         """Note a pod that is on another node now; one that is on none has no charge, and caches never drain notes."""
@@ -368,6 +377,11 @@ class PodTable:
             if node_name:
                 known.status, known.node, known.bound = TaskStatus.BOUND, self._nodes.get(node_name), True
             self._accounting.add(known)
+
+
+def _group_of(facts: PodFacts, *, ours: bool) -> str:
+    """The group that a pod names; of those of `scheduling.k8s.io` only pods of this scheduler are members."""
+    return "" if not ours and kube_name(facts.group_name) else facts.group_name
 
 
 def _resolve_status(known: Task | None, facts: PodFacts, node_name: str) -> tuple[TaskStatus, str]:

@@ -77,7 +77,7 @@ def test_every_switch_is_spelled_as_existing_files_spell_it() -> None:
         "JobOrder Hierarchy JobReady JobPipelined TaskOrder Preemptable Reclaimable Preemptive QueueOrder Predicate"
     )
     enable += " BestNode NodeOrder TargetJob ReservedNodes JobEnqueued JobStarving"
-    enabled = "Victim Overused Allocatable HyperNodeOrder"
+    enabled = "Victim Overused Allocatable HyperNodeOrder SubJobReady SubJobPipelined SubJobOrder HyperNodeGradient"
     expected = {f"enable{name}" for name in enable.split()} | {f"enabled{name}" for name in enabled.split()}
     assert set(SWITCHES) == expected | {"EnabledClusterOrder"}
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.controlplane.cluster import Cluster, RequestError
+from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import Manifest, node, pod, pod_group, queue
 from tests.controlplane.preparation import prepare
@@ -23,7 +23,10 @@ _API = "scheduling.k8s.io/v1beta1"
 @pytest.fixture(scope="module")
 def serving(programs: Path) -> Iterator[ControlPlane]:
     """An API server with the kind; skipped on a release without it."""
-    flags = ["--feature-gates=GenericWorkload=true", f"--runtime-config={_API}=true"]
+    flags = [
+        "--feature-gates=GenericWorkload=true,TopologyAwareWorkloadScheduling=true",
+        f"--runtime-config={_API}=true",
+    ]
     try:
         with ControlPlane(programs, apiserver_flags=flags) as running:
             yield running
@@ -81,16 +84,33 @@ async def test_a_gang_starts_whole_and_its_condition_tells(
         # A lower minimum starts it.
         await cluster.patch(_GROUPS, "b", {"spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}})
         await until(cluster, _GROUPS, "b", status=condition("True", "Scheduled"))
-        # What is not supported waits with its reason.
-        topology = kube_group("t", 1)
+
+
+@pytest.mark.timeout(240)
+async def test_a_gang_with_a_topology_label_starts_in_one_domain_and_pods_of_others_do_not_count(
+    cluster: Cluster, serving: ControlPlane, tmp_path: Path
+) -> None:
+    config = serving.kubeconfig_for("scheduler-a")
+    async with Daemon(config, tmp_path) as daemon:
+        await daemon.logged("caches synced")
+        racks = [node(f"{rack}{index}", cpu=1, labels={"rack": rack}) for rack in "ab" for index in (0, 1)]
+        await cluster.create_all([*racks, node("lone", cpu=8)])
+        topology = kube_group("t", 3)
         topology["spec"]["schedulingConstraints"] = {"topology": [{"key": "rack"}]}
-        try:
-            await cluster.create(topology)
-        except RequestError:
-            return
-        await cluster.create(member("t-0", "t"))
-        if (await cluster.list(_GROUPS))[-1]["spec"].get("schedulingConstraints"):
-            await until(cluster, "pods", "t-0", status=message("topology constraints of a PodGroup are not supported"))
+        created = await cluster.create(topology)
+        assert created["spec"]["schedulingConstraints"]["topology"] == [{"key": "rack"}]
+        await cluster.create_all([member(f"t-{index}", "t") for index in range(3)])
+        await until(cluster, "pods", "t-0", status=message("at most 2 fit, on nodes with rack=a"))
+        assert await bound(cluster) == set()
+        # A pod of another scheduler does not complete the gang.
+        other = member("other", "t")
+        other["spec"] |= {"schedulerName": "default-scheduler", "nodeName": "lone"}
+        await cluster.create(other)
+        await until(cluster, "events", reason="OtherScheduler", involvedObject={"kind": "PodGroup", "name": "t"})
+        await cluster.create(node("b2", cpu=1, labels={"rack": "b"}))
+        nodes = await until_bound(cluster, 3, "t-.*")
+        assert {place[0] for place in nodes.values()} == {"b"}
+        await until(cluster, _GROUPS, "t", status=condition("True", "Scheduled"))
 
 
 def condition(status: str, reason: str) -> Manifest:

@@ -56,6 +56,46 @@ async def test_a_gang_waits_for_hyper_nodes_and_then_stays_in_one(cluster: Clust
     await until(cluster, "events", namespace="default", involvedObject=about, message=text)  # of objects without one
 
 
+async def test_prefill_and_decode_start_together_and_each_subgroup_whole_in_its_rack(
+    cluster: Cluster, daemon: Daemon
+) -> None:
+    def member(role: str, replica: int, index: int) -> Manifest:
+        labels = {"role": role, "replica": str(replica)}
+        return pod(f"{role}-{replica}-{index}", group="chat", requests={"cpu": "2"}, labels=labels)
+
+    def policy(role: str, least: int) -> Manifest:
+        selector, domain = {"matchLabels": {"role": role}}, {"mode": "hard", "highestTierAllowed": 1}
+        size = {"subGroupSize": 2, "minSubGroups": least, "networkTopology": domain}
+        return {"name": role, "labelSelector": selector, "matchLabelKeys": ["replica"], **size}
+
+    async def bound() -> set[str]:
+        return set(await cluster.bound())
+
+    racks = [
+        hyper_node(rack, 1, {"type": "Node", "selector": {"regexMatch": {"pattern": f"^{rack}"}}}) for rack in "abc"
+    ]
+    await cluster.create_all([*racks, node("a1", cpu=2), node("a2", cpu=2), node("b1", cpu=2), node("c1", cpu=2)])
+    policies = [policy("prefill", 1), policy("decode", 1)]
+    prefill = [member("prefill", replica, index) for replica in (0, 1) for index in (0, 1)]
+    decode = [member("decode", 0, index) for index in (0, 1)]
+    # Rack a has space for one subgroup, b and c have one for half of one: no pod starts without decode.
+    await cluster.create_all([pod_group("chat", members=4, subGroupPolicy=policies), *prefill, *decode])
+    await until(cluster, "podgroups", "chat", status=message("subgroups of 2 pods can start"))
+    assert await bound() == set()
+    # With space for a second subgroup the minimum of both policies starts, each in one rack; the third is not begun.
+    await cluster.create(node("b2", cpu=2))
+    nodes = await until_bound(cluster, 4)
+    await daemon.settled()
+    assert await bound() == set(nodes)
+    places = {role: {place[0] for name, place in nodes.items() if name.startswith(role)} for role in ("prefill", "dec")}
+    assert all(len(place) == 1 for place in places.values()), nodes
+    assert len({name.rpartition("-")[0] for name in nodes}) == 2, nodes
+    # The second prefill subgroup is above the minimum: it starts whole as well.
+    await cluster.create(node("c2", cpu=2))
+    nodes = await until_bound(cluster, 6)
+    assert {nodes[f"prefill-1-{index}"][0] for index in (0, 1)} in ({"a"}, {"b"}, {"c"})
+
+
 POLICY, DECISION = "volcano.sh/numa-topology-policy", "volcano.sh/topology-decision"
 
 

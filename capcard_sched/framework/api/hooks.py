@@ -303,8 +303,17 @@ EXTRA_SWITCHES: dict[str, bool] = {
     "EnabledClusterOrder": False,
 }
 
+#: Switches of Volcano that cannot be off here, with the reason; `false` is a warning.
+FIXED_SWITCHES: dict[str, str] = {
+    "enabledSubJobReady": "a job always starts with the minimum of its subgroups",
+    "enabledSubJobPipelined": "a job always starts with the minimum of its subgroups",
+    "enabledSubJobOrder": "subgroups that the minimums need are always placed first",
+    "enabledHyperNodeGradient": "HyperNodes are always searched from the lowest tier",
+}
+
 #: Every switch of a plugin option with its default.
 SWITCHES: dict[str, bool] = {
     **{hook.switch: True for hook in HOOKS if hook.switch is not None},
     **EXTRA_SWITCHES,
+    **dict.fromkeys(FIXED_SWITCHES, True),
 }

@@ -1,4 +1,4 @@
-"""Events of invalid objects, ignored edits, pods with two groups and devices of two claims, once per problem."""
+"""Events of invalid objects, ignored edits, doubled pods and devices, and mixed groups, once per problem."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class ProblemEvents:
         self._ignored_edits: ReportOnce[ObjectRef, str] = ReportOnce()
         self._two_groups: ReportOnce[ObjectRef, str] = ReportOnce()
         self._doubled: ReportOnce[ObjectRef, str] = ReportOnce()
+        self._other_schedulers: ReportOnce[ObjectRef, str] = ReportOnce()
 
     def new(self, state: ClusterState) -> list[EmitEvent]:
         """The events of problems since the last call, in order of their objects."""
@@ -31,6 +32,7 @@ class ProblemEvents:
             (self._ignored_edits, reasons.QUOTA_EVASION_IGNORED, state.ignored_edits.details),
             (self._two_groups, reasons.TWO_POD_GROUPS, state.kube_groups.two_groups),
             (self._doubled, reasons.DEVICE_ALLOCATED_TWICE, double_texts(state.claims)),
+            (self._other_schedulers, reasons.OTHER_SCHEDULER, state.kube_groups.other_schedulers),
         ):
             if not (details or reported):
                 continue

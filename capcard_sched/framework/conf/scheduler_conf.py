@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from capcard_sched.framework.api.arguments import ArgumentReader
-from capcard_sched.framework.api.hooks import SWITCHES
+from capcard_sched.framework.api.hooks import FIXED_SWITCHES, SWITCHES
 from capcard_sched.framework.api.problems import ConfProblem, ConfProblems, Path, nearest, shown, shown_text
 from capcard_sched.framework.conf.gang_actions import GangActionReader
 from capcard_sched.framework.conf.metrics_section import read_metrics
@@ -276,6 +276,8 @@ class _Parser:
             value = entry.get(switch)
             if isinstance(value, bool):
                 switches[switch] = value
+                if not value and switch in FIXED_SWITCHES:
+                    self._problems.warning((*path, switch), f"has no effect: {FIXED_SWITCHES[switch]}")
             elif value is not None:
                 self._problems.error((*path, switch), f"expected true or false, got {shown(value)}")
         arguments_path = (*path, "arguments")

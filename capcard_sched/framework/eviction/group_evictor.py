@@ -63,7 +63,8 @@ class GroupEvictor(Evictor):
 
     def _must_share(self, topology: NetworkTopology | None) -> bool:
         """Whether pods with a topology share a HyperNode of a known tier."""
-        return topology is not None and topology.hard and topology.allowed(self._session.tree) is not None
+        tree = self._session.tree.of(topology)
+        return topology is not None and topology.hard and topology.allowed(tree) is not None
 
     def _domains(
         self, topology: NetworkTopology | None, inside: int | None, tasks: Sequence[Task]
@@ -76,7 +77,7 @@ class GroupEvictor(Evictor):
             yield None
             return
         assert topology is not None
-        session, tree = self._session, self._session.tree
+        session, tree = self._session, self._session.tree.of(topology)
         highest = topology.allowed(tree)
         assert highest is not None
         allowed = tree.tiers <= highest

@@ -66,21 +66,22 @@ class PlacementEngine:
         self._by_tree = by_tree
         self._most_score_caches = self.max_restricted_score_caches if restricted else self.max_score_caches
         #: Engines by number of a HyperNode and participation of the plugins that follow the tree.
-        self._restricted: dict[tuple[int, bool], PlacementEngine] = {}
+        self._restricted: dict[tuple[int, bool, str], PlacementEngine] = {}
         self._masks: dict[PodSignature, tuple[Mask, Scores | None]] = {}
         self._rankings: dict[PodSignature, Ranking] = {}
         self._score_caches: dict[PodSignature, ScoreCache] = {}
         self._diagnoses: dict[PodSignature, tuple[int, str, Diagnosis]] = {}
 
-    def restrict(self, number: int, *, by_tree: bool) -> PlacementEngine:
-        """The engine for the nodes of one HyperNode, built on its first use.
+    def restrict(self, number: int, *, by_tree: bool, label: str = "") -> PlacementEngine:
+        """The engine for the nodes of one HyperNode, or of one value of a node label, built on its first use.
 
         `by_tree`: whether plugins that follow the tree of HyperNodes take part.
         """
-        key = number, by_tree and bool(self.tree_followers)
+        key = number, by_tree and bool(self.tree_followers), label
         found = self._restricted.get(key)
         if found is None:
-            nodes = NodeSet(self.nodes.table, self._cache.plugin_states, self._cache.tree.rows_of(number))
+            rows = self._cache.tree.labeled(label).rows_of(number)
+            nodes = NodeSet(self.nodes.table, self._cache.plugin_states, rows)
             found = self._restricted[key] = PlacementEngine(
                 self._cache, self._columns, self._quota_hooks, nodes, restricted=True, by_tree=by_tree
             )
@@ -318,7 +319,7 @@ class PlacementEngine:
             assert isinstance(bounds, tuple)
             diagnosis.caller = ("", "fit")
             allowed = hypernode_bounds.allowed_rows(self._cache.tree, bounds)
-            diagnosis.reject(~allowed[selection.rows], Code.UNRESOLVABLE, hypernode_bounds.BEYOND)
+            diagnosis.reject(~allowed[selection.rows], Code.UNRESOLVABLE, hypernode_bounds.beyond_text(bounds))
         self._hooks.of(signature).diagnose(selection, diagnosis)
 
 

@@ -27,7 +27,8 @@ PLACED: Final = frozenset({*ALLOCATED_STATUSES, TaskStatus.UNKNOWN, TaskStatus.P
 #: The framework's own key among the contexts of a signature.
 CONTEXT: Final = ""
 #: The reason of rejected nodes.
-BEYOND: Final = "node(s) were beyond the network tier the job may span"
+_BEYOND_TIER: Final = "node(s) were beyond the network tier the job may span"
+_BEYOND_LABEL: Final = "node(s) had no label {label}, or another value than the scheduled pods of the job"
 
 
 class HyperNodeRows(NamedTuple):
@@ -50,6 +51,8 @@ class HyperNodeBound(NamedTuple):
     anchor: int | None
     #: The tree version of the number.
     version: int
+    #: The node label whose values are the domains, "" for HyperNodes.
+    label: str = ""
 
 
 def fullness(free: Amounts, total: Amounts, request: Amounts) -> float:
@@ -74,7 +77,7 @@ def anchor_of(tree: HyperNodeTree, job: Job) -> int | None:
 def placed_by_hyper_node(tree: HyperNodeTree, job: Job) -> Counter[int]:
     """The number of placed pods of the job by their lowest HyperNode, -1 outside of all.
 
-    A pod on a removed node counts for the HyperNode in the PodGroup's annotation.
+    A pod on a removed node counts for the HyperNode in the PodGroup's annotation, and for no value of a label.
     """
     found: Counter[int] = Counter()
     if not job.count(PLACED):
@@ -84,6 +87,8 @@ def placed_by_hyper_node(tree: HyperNodeTree, job: Job) -> Counter[int]:
         if node is not None and task.status in PLACED:
             if node.known:
                 number = tree.leaf_of.get(node.name, -1)
+            elif tree.label:
+                continue
             else:
                 number = tree.numbers.get(job.annotations.get(JOB_ALLOCATED_HYPERNODE, ""), -1)
             found[number] += 1
@@ -97,7 +102,7 @@ def bounds_of(
 
     `confined`: key of a job, or it and a subgroup, to a HyperNode that its pods are placed in.
     """
-    own = bound_of(tree, job)
+    own = bound_of(tree.of(job.topology), job)
     found = [] if own is None else [own]
     group = None if job.groups is None or not job.groups.has_topology else job.groups.of(task)
     if group is not None and job.groups is not None:
@@ -108,7 +113,8 @@ def bounds_of(
     for key in (job.key, (job.key, group)) if confined else ():
         number = confined.get(key)
         if number is not None:
-            found.append(HyperNodeBound(int(tree.tiers[number]), number, tree.version))
+            domains = tree.of(job.topology)
+            found.append(HyperNodeBound(int(domains.tiers[number]), number, domains.version, domains.label))
     return tuple(found)
 
 
@@ -129,7 +135,7 @@ def bound_of(tree: HyperNodeTree, job: Job) -> HyperNodeBound | None:
     topology = job.topology
     if topology is None or not topology.hard:
         return None
-    return HyperNodeBound(topology.allowed(tree), anchor_of(tree, job), tree.version)
+    return HyperNodeBound(topology.allowed(tree), anchor_of(tree, job), tree.version, tree.label)
 
 
 def reachable(tree: HyperNodeTree, bound: HyperNodeBound) -> Mask:
@@ -146,13 +152,20 @@ def reachable(tree: HyperNodeTree, bound: HyperNodeBound) -> Mask:
 
 def allowed_rows(tree: HyperNodeTree, bounds: tuple[HyperNodeBound, ...]) -> Mask:
     """The nodes that some bounds allow together: bool [nodes]."""
-    found: Mask = np.logical_and.reduce([tree.mask_of(reachable(tree, bound)) for bound in bounds])
+    trees = [(tree.labeled(bound.label), bound) for bound in bounds]
+    found: Mask = np.logical_and.reduce([domains.mask_of(reachable(domains, bound)) for domains, bound in trees])
     return found
+
+
+def beyond_text(bounds: tuple[HyperNodeBound, ...]) -> str:
+    """The reason of the nodes that some bounds exclude."""
+    label = next((bound.label for bound in bounds if bound.label), "")
+    return _BEYOND_LABEL.format(label=label) if label else _BEYOND_TIER
 
 
 def annotation_changes(tree: HyperNodeTree, job: Job) -> dict[str, str | None]:
     """The annotation changes for the PodGroup of a job with placed pods; empty when it is up to date."""
-    if job.topology is None or job.implicit or not tree.ready:
+    if job.topology is None or job.topology.label or job.implicit or not tree.ready:
         return {}
     anchor = anchor_of(tree, job)
     if anchor is None:

@@ -101,7 +101,8 @@ class SignatureCache:
         bounds = signature.contexts.get(hypernode_bounds.CONTEXT)
         if bounds is not None:
             assert isinstance(bounds, tuple)
-            result.reject(~hypernode_bounds.allowed_rows(self.tree, bounds), Code.UNRESOLVABLE, hypernode_bounds.BEYOND)
+            allowed = hypernode_bounds.allowed_rows(self.tree, bounds)
+            result.reject(~allowed, Code.UNRESOLVABLE, hypernode_bounds.beyond_text(bounds))
         total = hooks.static_scores(everything)
         self._static[key] = (generation, self._session, result.ok, total)
         return result.ok, total

@@ -73,7 +73,7 @@ class HyperNodeSearch:
         self._job = job
         self._tasks = tasks
         self._place = place
-        self._tree = session.tree
+        self._tree = session.tree.of(job.topology)
         self._needed = max(1, job.missing_tasks)
         #: The highest number of pods that fit one HyperNode, and its number.
         self._most = (0, -1)
@@ -99,6 +99,8 @@ class HyperNodeSearch:
         tree, job = self._tree, self._job
         assert job.topology is not None
         highest = job.topology.allowed(tree)
+        if not tree.ready and tree.label:
+            return self._refuse_no_fit(0, np.zeros(0, dtype=bool))
         if not tree.ready:
             return self._refuse(reasons.HYPER_NODES_NOT_READY, reasons.HYPER_NODES_NOT_READY.text)
         if highest is None or highest < tree.tiers[0]:
@@ -107,7 +109,8 @@ class HyperNodeSearch:
         bound = bound_of(tree, job)
         assert bound is not None
         if bound.anchor == -1:
-            return self._refuse(reasons.BEYOND_HYPER_NODES, reasons.BEYOND_HYPER_NODES.text)
+            row = reasons.BEYOND_TOPOLOGY_DOMAIN if tree.label else reasons.BEYOND_HYPER_NODES
+            return self._refuse(row, row.render(label=tree.label) if tree.label else row.text)
         meets = np.arange(len(tree)) if bound.anchor is None else tree.meets(bound.anchor)
         capacity = self._capacity()
         allowed = reachable(tree, bound)
@@ -190,7 +193,7 @@ class HyperNodeSearch:
     def _fingerprints(self, numbers: list[int]) -> dict[int, bytes]:
         """By HyperNode, a fingerprint of its nodes for visits that depend on amounts and static results."""
         session, tree = self._session, self._tree
-        engine, table = session.engine.restrict(numbers[0], by_tree=False), session.nodes
+        engine, table = self._engine(numbers[0], by_tree=False), session.nodes
         parts = [table.allocatable, table.charged, table.releasing, table.pipelined]
         for task in {task.cls: task for task in self._tasks}.values():
             signature = engine.signature(self._queue, task)
@@ -218,9 +221,12 @@ class HyperNodeSearch:
         session.drop_outcomes(self._tasks)
         session.withdraw_refusals(self._refusals_before)
         self._held = number, by_tree
-        visit = self._place(session.engine.restrict(number, by_tree=by_tree))
+        visit = self._place(self._engine(number, by_tree=by_tree))
         self._processed = visit.processed
         return visit
+
+    def _engine(self, number: int, *, by_tree: bool) -> PlacementEngine:
+        return self._session.engine.restrict(number, by_tree=by_tree, label=self._tree.label)
 
     def _is_refused(self) -> bool:
         """Whether only quotas, or checks before all nodes, refuse the job."""
@@ -297,7 +303,7 @@ class HyperNodeSearch:
 
     def _node_scores(self, number: int) -> float:
         """The sum of the node scores of the pods in a HyperNode, each evaluated after the ones before."""
-        engine, table = self._session.engine.restrict(number, by_tree=True), self._session.nodes
+        engine, table = self._engine(number, by_tree=True), self._session.nodes
         offer = self._offers[number].placements
         charged = table.charged.copy() if len(offer) > 1 else table.charged
         scores = 0.0
@@ -320,27 +326,40 @@ class HyperNodeSearch:
 
     def _explain_rest(self, number: int) -> None:
         """Fills in the reason of the pods that found no node; trials leave it out."""
-        engine = self._session.engine.restrict(number, by_tree=False)
+        engine = self._engine(number, by_tree=False)
         for task in self._tasks:
             outcome = self._session.outcomes.get(task.uid)
             if outcome is not None and outcome.kind == "unfit" and not outcome.message:
                 text, _ = engine.diagnose(engine.signature(self._queue, task))
-                text = f"HyperNode {self._tree.names[number]}: {text}"
+                text = f"{self._name(number)}: {text}"
                 self._session.set_outcome(task, TaskOutcome("unfit", text))
 
+    def _name(self, number: int) -> str:
+        label, name = self._tree.label, self._tree.names[number]
+        return f"{label}={name}" if label else f"HyperNode {name}"
+
     def _refuse_no_fit(self, highest: int, allowed: Mask) -> int:
-        most, number = self._most
+        tree, (most, number) = self._tree, self._most
+        detail = "none of them fits anywhere"
+        if not tree.ready:
+            return self._refuse_domain("no node has the label")
         # Placed once more: what refuses the pods in the HyperNode that takes most of them is their reason.
         nearest = number if number >= 0 else int(np.argmax(allowed))
         self._visit(nearest)
-        self._session.observe_failure(self._session, self._job, self._session.engine.restrict(nearest, by_tree=False))
+        self._session.observe_failure(self._session, self._job, self._engine(nearest, by_tree=False))
         if number >= 0:
-            name, tier = self._tree.names[number], self._tree.tiers[number]
-            detail = f"at most {most} fit, in HyperNode {name} of tier {tier}"
-        else:
-            detail = "none of them fits anywhere"
+            where = f"on nodes with {self._name(number)}"
+            if not tree.label:
+                where = f"in {self._name(number)} of tier {tree.tiers[number]}"
+            detail = f"at most {most} fit, {where}"
+        if tree.label:
+            return self._refuse_domain(detail)
         row = reasons.NO_HYPER_NODE_FITS
         return self._refuse(row, row.render(tier=highest, needed=self._needed, detail=detail))
+
+    def _refuse_domain(self, detail: str) -> int:
+        row = reasons.NO_TOPOLOGY_DOMAIN_FITS
+        return self._refuse(row, row.render(label=self._tree.label, needed=self._needed, detail=detail))
 
     def _refuse(self, row: reasons.Reason, message: str) -> int:
         """Refuses the job, and all its pods for the same reason."""

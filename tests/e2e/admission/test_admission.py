@@ -23,7 +23,7 @@ from capcard_sched.kube.connection import load_connection
 from capcard_sched.model.annotations import CARD_QUOTA
 from tests.controlplane.cluster import Cluster, RequestError
 from tests.controlplane.controlplane import ControlPlane
-from tests.controlplane.manifests import Manifest, deployment, plain, pod, queue
+from tests.controlplane.manifests import Manifest, deployment, plain, pod, pod_group, queue
 from tests.e2e.admission.server import NAME, Admission
 from tests.e2e.rbac.installed import SYSTEM, Audit
 from tests.manifests.documents import overlay
@@ -123,6 +123,18 @@ async def test_kubectl_prints_warnings_about_cards(cluster: Cluster, admission: 
 
 
 @pytest.mark.campaign
+async def test_a_changed_subgroup_policy_is_checked_and_other_writes_pass(
+    cluster: Cluster, admission: Admission
+) -> None:
+    await cluster.create(pod_group("g", subGroupPolicy=[{"name": "a", "subGroupSize": 2}]))
+    twice = [{"name": "a"}, {"name": "a"}]
+    with pytest.raises(RequestError, match="subGroupPolicy"):
+        await cluster.patch("podgroups", "g", {"spec": {"subGroupPolicy": twice}})
+    await cluster.patch("podgroups", "g", {"spec": {"subGroupPolicy": [{"name": "a"}, {"name": "b"}]}})
+    admission.stop()  # writes of other fields do not need the server
+    await cluster.patch("podgroups", "g", {"spec": {"minMember": 3}, "metadata": {"annotations": {"x": "y"}}})
+
+
 async def test_pods_of_other_schedulers_never_reach_the_server(cluster: Cluster, admission: Admission) -> None:
     admission.stop()
     for scheduler in ("default-scheduler", "capcard-sched"):

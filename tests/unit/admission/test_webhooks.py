@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pytest
@@ -14,6 +14,7 @@ from capcard_sched.admission.pods import (
     AdmissionConfigError,
     check_new_pod,
     check_new_pod_group,
+    check_pod_group_update,
     check_workload,
     default_pod,
     default_pod_group,
@@ -306,6 +307,30 @@ def pod_group(queue: str, **annotations: str) -> Json:
 def test_queue_of_a_new_pod_group(queue: str, message: str) -> None:
     found = check_new_pod_group(pod_group(queue), view()).errors
     assert [finding.message for finding in found] == ([message] if message else [])
+
+
+_TWO_TIERS: Final = {"highestTierAllowed": 1, "highestTierName": "rack"}
+
+
+@pytest.mark.parametrize(
+    "old, new, fields",
+    [
+        (None, [{"name": "a"}, {"name": "a"}], ["spec.subGroupPolicy[1].name"]),
+        (None, [{"name": "a", "subGroupSize": 0}], ["spec.subGroupPolicy[0].subGroupSize"]),
+        (None, [{"name": "a", "minSubGroups": "1"}], ["spec.subGroupPolicy[0]"]),
+        (None, "a", ["spec.subGroupPolicy[0]"]),
+        ([{"name": "a"}], [{"name": "a", "networkTopology": _TWO_TIERS}], ["spec.subGroupPolicy[0].networkTopology"]),
+        ([{"name": "a"}], [{"name": "a", "subGroupSize": 2}], []),
+        ([{}], [{}], []),
+        ([{}], None, []),
+    ],
+)
+def test_a_changed_subgroup_policy_is_checked(old: Any, new: Any, fields: list[str]) -> None:
+    stored, fresh = pod_group("research"), pod_group("research")
+    for group, policies in ((stored, old), (fresh, new)):
+        group["spec"] |= {} if policies is None else {"subGroupPolicy": policies}
+    fresh["spec"]["queue"] = "missing"
+    assert [finding.field for finding in check_pod_group_update(fresh, stored).errors] == fields
 
 
 @pytest.mark.parametrize(
