@@ -157,6 +157,7 @@ class ObjectRef(msgspec.Struct, frozen=True, order=True):
         "HyperNode",
         "ResourceSlice",
         "ResourceClaim",
+        "CardBudget",
     ]
     namespace: str
     name: str
