@@ -28,7 +28,7 @@ _EFFECTS: Final = {
 }
 
 
-class Budget(Plugin):
+class CardBudgets(Plugin):
     """Applies spent CardBudgets of a queue and of the queues above it, as `whenSpent` of the CardBudget defines.
 
     `warn` emits an event on the Queue. `demote` orders the queue after queues without a spent budget: an earlier tier

@@ -15,6 +15,7 @@ import msgspec
 from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS, CARD_REQUEST
 from capcard_sched.model.cards import CARD, CardSyntaxError, parse_card_name, parse_card_request
 from capcard_sched.model.objects import ApiStruct, ObjectMeta
+from capcard_sched.model.queue import ROOT
 from capcard_sched.model.quoting import escaped, quoted
 from capcard_sched.model.timestamps import format_timestamp, parse_time
 
@@ -191,6 +192,22 @@ def _named(annotations: Mapping[str, str]) -> tuple[str, ...]:
 
 def _minimum(job: Job) -> Iterable[tuple[str, int]]:
     return (job.min_resources or {}).items()
+
+
+def covers(budgeted: str, queue: str, parent: Callable[[str], str | None]) -> bool:
+    """Whether a queue is the budgeted one or below it; root covers all.
+
+    `parent`: the parent of a queue, "" for root, None for a queue that does not exist.
+    """
+    seen: set[str] = set()
+    above: str | None = queue
+    while above is not None and above not in seen:
+        if budgeted in (above, ROOT):
+            return True
+        seen.add(above)
+        above = parent(above)
+        above = ROOT if above == "" else above
+    return False
 
 
 # --- status ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from capcard_sched.controllers.objects import ENDED_PHASES, POD, POD_GROUP, QUEUE, ROOT_QUEUE, meta, spec, status
+from capcard_sched.controllers.objects import ENDED_PHASES, POD, POD_GROUP, QUEUE, meta, spec, status
 from capcard_sched.model.annotations import BOUND_QUEUE
 from capcard_sched.model.card_budgets import (
     CARD_BUDGET,
@@ -19,6 +19,7 @@ from capcard_sched.model.card_budgets import (
     base_use,
     budget_status,
     card_budget_facts,
+    covers,
     period_at,
     spent_at,
     status_patch,
@@ -49,7 +50,7 @@ _ROLLING_LEAST, _ROLLING_MOST = 60_000, 3_600_000
 _WAITING = (None, "", "Pending", "Inqueue")
 
 
-class CardFlow:
+class QueueCardFlow:
     """The cards of one model that a queue holds over time."""
 
     def __init__(self) -> None:
@@ -88,12 +89,12 @@ class CardFlow:
         return self._totals[index] + self._rates[index] * (moment - self._moments[index])
 
 
-class _Charge(NamedTuple):
+class _PodCharge(NamedTuple):
     queue: str
     held: HeldCards
 
 
-class _Base(NamedTuple):
+class _GivenUse(NamedTuple):
     """Use that a status of the input states up to a moment; `begin`: of its period."""
 
     used: dict[str, int]
@@ -106,10 +107,10 @@ class CardBudgetController:
 
     def __init__(self, store: Store, default_queue: str, card_labels: CardLabels) -> None:
         self._store, self._default_queue, self._card_labels = store, default_queue, card_labels
-        self._charges: dict[str, _Charge | None] = {}
+        self._charges: dict[str, _PodCharge | None] = {}
         #: By queue and card.
-        self._flows: dict[tuple[str, str], CardFlow] = {}
-        self._bases: dict[str, _Base] = {}
+        self._flows: dict[tuple[str, str], QueueCardFlow] = {}
+        self._bases: dict[str, _GivenUse] = {}
         self._inventories: dict[str, tuple[JsonObject, NodeInventory]] = {}
         self._changed = False
         self._timer: Timer | None = None
@@ -135,7 +136,7 @@ class CardBudgetController:
         budget, _ = card_budget_facts(found)
         used = {} if budget is None else base_use(found, budget, self._now)
         if budget is not None and used:
-            self._bases[budget.name] = _Base(used, self._now, period_at(budget.period, self._now).begin)
+            self._bases[budget.name] = _GivenUse(used, self._now, period_at(budget.period, self._now).begin)
 
     @property
     def _now(self) -> int:
@@ -158,14 +159,14 @@ class CardBudgetController:
         if change.new is None:
             self._charges.pop(uid, None)
 
-    def _flow(self, charge: _Charge) -> CardFlow:
-        return self._flows.setdefault((charge.queue, charge.held.card), CardFlow())
+    def _flow(self, charge: _PodCharge) -> QueueCardFlow:
+        return self._flows.setdefault((charge.queue, charge.held.card), QueueCardFlow())
 
-    def _charge(self, pod: JsonObject) -> _Charge | None:
+    def _charge(self, pod: JsonObject) -> _PodCharge | None:
         found = msgspec.convert(pod, PodObject)
         name = spec(pod)["nodeName"]
         held = held_cards(found, self._inventory(name), self._card_labels)
-        return None if held.card == NO_CARDS.card else _Charge(self._queue_of(found), held)
+        return None if held.card == NO_CARDS.card else _PodCharge(self._queue_of(found), held)
 
     def _inventory(self, name: str) -> NodeInventory | None:
         node = self._store.get(NODE, "", name)
@@ -243,23 +244,14 @@ class CardBudgetController:
             for card in used:
                 used[card] += base.used.get(card, 0)
         for (queue, card), flow in self._flows.items():
-            if card in used and self._covers(budget.queue, queue):
+            if card in used and covers(budget.queue, queue, self._parent):
                 used[card] += flow.between(begin, now)
                 held[card] += flow.held
         return BudgetUse(used, held)
 
-    def _covers(self, budgeted: str, queue: str) -> bool:
-        """Whether a queue is the budgeted one or below it."""
-        seen: set[str] = set()
-        while queue not in seen:
-            if queue == budgeted:
-                return True
-            seen.add(queue)
-            found = self._store.get(QUEUE, "", queue)
-            if found is None or queue == ROOT_QUEUE:
-                return False
-            queue = spec(found).get("parent") or ROOT_QUEUE
-        return False
+    def _parent(self, name: str) -> str | None:
+        found = self._store.get(QUEUE, "", name)
+        return None if found is None else str(spec(found).get("parent") or "")
 
 
 def _next_change(budget: CardBudget, use: BudgetUse, now: int, *, is_spent: bool, is_awaited: bool) -> int | None:

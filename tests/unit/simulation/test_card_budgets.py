@@ -16,6 +16,7 @@ from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.manifests import ManifestDocument
 from capcard_sched.simulation.run import SimulationOptions, SimulationRun
 from capcard_sched.simulation.scenario_reader import load_scenario
+from capcard_sched.simulation.workloads.card_budgets import CardBudgetController
 from capcard_sched.testing import registry
 from tests.unit.ledger.simulated_day import UNTIL, PodIntegral, objects
 
@@ -51,11 +52,11 @@ def test_figures_are_the_integral_of_the_pods(seed: int) -> None:
     outcome = run.finish()
     last = outcome.end // 1000
     sums = integral.finish(last)
-    [meter] = [one for one in run.cluster._controllers if type(one).__name__ == "CardBudgetController"]
-    flows = {key: flow.between(0, EPOCH * 1000 + last) for key, flow in meter._flows.items()}  # type: ignore[attr-defined]
+    [meter] = [one for one in run.cluster._controllers if isinstance(one, CardBudgetController)]
+    flows = {key: flow.between(0, EPOCH * 1000 + last) for key, flow in meter._flows.items()}
     assert {key: amount for key, amount in flows.items() if amount} == sums
     used = {obj["metadata"]["name"]: obj["status"]["used"] for obj in outcome.store.list("CardBudget")}
-    held = {key: flow.held for key, flow in meter._flows.items()}  # type: ignore[attr-defined]
+    held = {key: flow.held for key, flow in meter._flows.items()}
     for queue in "ab":
         if not any(amount for (name, _), amount in held.items() if name == queue):
             for card in used[queue]:
@@ -105,7 +106,7 @@ def _job(name: str, queue: str, cards: int, hours: int) -> dict[str, Any]:
 def test_no_job_is_admitted_in_a_month_whose_budget_is_spent(data: st.DataObject) -> None:
     hours = data.draw(st.integers(0, 300))
     jobs = [_job(f"j{n}", "q", data.draw(st.integers(1, 8)), data.draw(st.integers(1, 90))) for n in range(8)]
-    operations = [{"at": f"{data.draw(st.integers(0, 40 * 24))}h", "create": job} for job in jobs]
+    operations: list[dict[str, Any]] = [{"at": f"{data.draw(st.integers(0, 40 * 24))}h", "create": job} for job in jobs]
     operations.sort(key=lambda one: int(one["at"][:-1]))
     scenario = {
         "apiVersion": "simulation.capcard-sched.io/v1alpha1",
