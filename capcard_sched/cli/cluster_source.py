@@ -286,6 +286,7 @@ def run_scenario(
     names, queue = source.scheduler_name, source.default_queue
     options = options_of(source.until, source.schedule_period, names, queue, given.settings)
     core = _core_of(source, given.settings, given.conf_name, conf)
+    options = options._replace(card_labels=core.snapshot().state.card_labels)
     watched = FailureWatch(core, *(() if recorder is None else (recorder(core),)))
     try:
         with shown_progress(verb) as progress:

@@ -84,7 +84,7 @@ def simulate(
             steps = None if ledger is None else stack.enter_context(_simulation_ledger(ledger, card_labels, options))
             watched = FailureWatch(scheduler, *(one for one in (recorder, steps) if one is not None))
             with shown_progress("simulating") as progress:
-                outcome = run(scenario, watched, options, progress.simulated)
+                outcome = run(scenario, watched, options._replace(card_labels=card_labels), progress.simulated)
             if steps is not None:
                 steps.record(outcome.deltas, EPOCH + outcome.end / SECOND, ())
                 steps.ledger.flush()

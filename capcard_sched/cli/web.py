@@ -14,7 +14,7 @@ from capcard_sched.cli.cluster_source import Source
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.inputs import BadInputError
 from capcard_sched.cli.live_cluster import leave_cache
-from capcard_sched.cli.output import put
+from capcard_sched.cli.output import put, put_error
 from capcard_sched.daemon.flag_values import AddressFlag, read_address
 
 if TYPE_CHECKING:
@@ -32,10 +32,11 @@ def web(
     ledger: Annotated[str, Parameter(show_default=False, metavar="FILE|URL")] = "",
     source: Source = Source(),  # noqa: B008 - frozen
 ) -> int:
-    """Serve pages about queues, jobs and nodes, with diagnoses, what-if and a time machine; writes nothing.
+    """Serve pages about queues, jobs and nodes, with diagnoses, what-if and a time machine.
 
     With -f, runs the manifests through the simulator; with --recording, shows a recording: every page at any moment.
-    Without either, follows a live cluster. The same as JSON is under /api/v1 (docs/web.md). Ends on SIGTERM and SIGINT.
+    Without either, follows a live cluster. The same as JSON is under /api/v1 (docs/web.md). Writes nothing
+    but the statuses of CardBudgets, with --ledger (docs/budgets.md). Ends on SIGTERM and SIGINT.
 
     Exit status: 0 when it is ended; 2 on bad input; 1 on an internal error.
 
@@ -131,11 +132,19 @@ async def _follow(source: Source, held: FollowedCluster, address: AddressFlag, l
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(follow)]
             if ledger:
+                from capcard_sched.web.budget_operator import BudgetOperator
+
                 held.feed = LedgerFeed(ledger, held, held.wait_changed)
                 tasks.append(group.create_task(held.feed.run()))
+                operator = BudgetOperator(ledger, held.connection, held.queue_parents, _warn)
+                tasks.append(group.create_task(operator.run()))
             await _serve(LiveClusters(source, held, ledger), access, address)
             for followed in tasks:
                 followed.cancel()
+
+
+def _warn(text: str) -> None:
+    put_error(f"warning: {text}")
 
 
 async def _serve(source: PageSource, access: Access, address: AddressFlag) -> None:

@@ -68,6 +68,10 @@ class FollowedCluster(HeldCluster):
         """The namespaces with pods, PodGroups or Jobs."""
         return {namespace for kind in ("Pod", "PodGroup", "Job") for namespace, _ in self.objects.of(kind)}
 
+    def queue_parents(self) -> dict[str, str]:
+        """Each Queue to its parent, "" for root."""
+        return {name: queue.parent for name, queue in self.core.snapshot().state.queues.items()}
+
     async def wait_changed(self, seconds: float) -> None:
         """Wait for the next change, at most for so long."""
         try:

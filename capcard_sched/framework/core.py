@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 _WATCHED = {
     "quotas": Reads.QUOTAS,
     "budgets": Reads.BUDGETS,
+    "card_budgets": Reads.CARD_BUDGETS,
     "usage": Reads.USAGE,
     "numa": Reads.NUMA,
     "config_maps": Reads.CONFIG_MAPS,

@@ -140,7 +140,7 @@ class Forecast:
         state = self._scheduler.core.snapshot().state
         names, begin = tuple(sorted(state.scheduler_names)), now + SECOND
         options = SimulationOptions(names, state.default_queue, begin=begin, started=self._state.now)
-        options = options._replace(retries=_turns(objects))
+        options = options._replace(retries=_turns(objects), card_labels=state.card_labels)
         run = SimulationRun(_scenario(objects), self._scheduler, options)
         run.cluster.kubelet.use_ends(lambda _pod, _started: None)
         run.load()

@@ -9,7 +9,7 @@ from capcard_sched.ledger.rows import CapacityRow
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from capcard_sched.ledger.held_cards import NodeInventory
+    from capcard_sched.model.held_cards import NodeInventory
 
 
 class CapacitySums:

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from capcard_sched.ledger.held_cards import held_cards, node_inventory
 from capcard_sched.ledger.object_facts import FINISHED, bound_at, finished_at, lone_pod_queue, service_of
 from capcard_sched.model.annotations import BOUND_QUEUE
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.deltas import Delta, ObjectChanged, ObjectGone
+from capcard_sched.model.held_cards import held_cards, node_inventory
 from capcard_sched.model.objects import NamespaceObject, NodeObject, PodGroupObject, PodObject, QueueObject
 from capcard_sched.model.pod_facts import group_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from capcard_sched.ledger.held_cards import NodeInventory
+    from capcard_sched.model.held_cards import NodeInventory
     from capcard_sched.model.objects import PodSpec
 
 #: Millionths of a card-second per card-second.

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from capcard_sched.ledger.capacity_sums import CapacitySums
-from capcard_sched.ledger.held_cards import NO_CARDS, held_cards, node_inventory
 from capcard_sched.ledger.job_tracker import JobTracker
 from capcard_sched.ledger.object_facts import (
     FINISHED,
@@ -33,6 +32,7 @@ from capcard_sched.model.annotations import (
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import CardSyntaxError, parse_card_quota
 from capcard_sched.model.deltas import Delta, EvictFailed, ObjectChanged, ObjectGone
+from capcard_sched.model.held_cards import NO_CARDS, held_cards, node_inventory
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.kinds import owner_kind
 from capcard_sched.model.objects import NamespaceObject, NodeObject, PodGroupObject, PodObject, QueueObject

@@ -166,6 +166,7 @@ class ObjectRef(msgspec.Struct, frozen=True, order=True):
         "HyperNode",
         "ResourceSlice",
         "ResourceClaim",
+        "CardBudget",
     ]
     namespace: str
     name: str

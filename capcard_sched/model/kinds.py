@@ -6,6 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from capcard_sched.model.card_budgets import BUDGET_API, CARD_BUDGET, CardBudgetObject
 from capcard_sched.model.cooldown import cooldown_of
 from capcard_sched.model.device_objects import (
     DeviceClassObject,
@@ -67,6 +68,7 @@ KubernetesObject: TypeAlias = (
     | NumatopologyObject
     | VolumeAttachmentObject
     | QueueObject
+    | CardBudgetObject
     | PodGroupObject
     | PodObject
 )
@@ -237,6 +239,13 @@ KINDS: Final[tuple[Kind, ...]] = (
         "queues",
         namespaced=False,
         watch=WatchRule(QueueObject, required=True, written=True),
+    ),
+    Kind(
+        CARD_BUDGET,
+        BUDGET_API,
+        "cardbudgets",
+        namespaced=False,
+        watch=WatchRule(CardBudgetObject, expected=False, reads=("spec", "status")),
     ),
     Kind("Deployment", APPS_API, "deployments"),
     Kind("ReplicaSet", APPS_API, "replicasets"),

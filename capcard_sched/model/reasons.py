@@ -78,6 +78,10 @@ CARD_NAME_MISSING = Reason(
     "Pod requests <{resource}> without annotation volcano.sh/card.name; "
     "it is not charged to any card quota of Queue <{queue}>",
 )
+CARD_BUDGET_SPENT = Reason(
+    "CardBudgetSpent",
+    "CardBudget <{budget}> of Queue <{queue}> is spent: <{card}> used <{figures}> {span}{effect}",
+)
 QUEUE_NOT_OPEN = Reason("QueueNotOpen", "Queue <{queue}> is <{state}>, cannot enqueue")
 QUEUE_NOT_OPEN_ALLOCATE = Reason("QueueNotOpen", "Queue <{queue}> is <{state}>")
 QUEUE_NOT_OPEN_RECLAIM = Reason(

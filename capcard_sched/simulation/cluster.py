@@ -12,6 +12,8 @@ from capcard_sched.controllers.objects import QUEUE, ROOT_QUEUE, SCHEDULING_API,
 from capcard_sched.controllers.podgroups import PodGroupController
 from capcard_sched.controllers.queues import QueueController
 from capcard_sched.controllers.ttl import TtlController
+from capcard_sched.model.card_budgets import CARD_BUDGET
+from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.timestamps import format_span
 from capcard_sched.simulation.admission import Admission
@@ -20,6 +22,7 @@ from capcard_sched.simulation.kinds import NAMESPACE
 from capcard_sched.simulation.kubelet import Kubelet
 from capcard_sched.simulation.scenario import InputError
 from capcard_sched.simulation.store import AlreadyExistsError, Store, merged
+from capcard_sched.simulation.workloads.card_budgets import CardBudgetController
 from capcard_sched.simulation.workloads.claims import ResourceClaimController
 from capcard_sched.simulation.workloads.controller_runner import ControllerRunner, EventRecorder, JobAdoption
 from capcard_sched.simulation.workloads.deployments import DeploymentController
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capcard_sched.controllers.objects import JsonObject
+    from capcard_sched.model.card_labels import CardLabels
     from capcard_sched.simulation.scenario import Operation, Scenario
     from capcard_sched.simulation.store import Change
 
@@ -95,8 +99,14 @@ class ClusterComponent(Protocol):
 class SimulatedCluster:
     """The objects and every component that reacts to them, except the scheduler."""
 
-    def __init__(self, scheduler_names: Sequence[str], default_queue: str, begin: int = 0) -> None:
-        """`begin`: the first moment of the clock, microseconds."""
+    def __init__(
+        self,
+        scheduler_names: Sequence[str],
+        default_queue: str,
+        begin: int = 0,
+        card_labels: CardLabels = DEFAULT_CARD_LABELS,
+    ) -> None:
+        """`begin`: the first moment of the clock, microseconds; `card_labels`: those of the scheduler-conf."""
         self.clock = VirtualClock(begin)
         self.store = Store(self.clock)
         #: Source of events that name none: the scheduler name if there is exactly one.
@@ -104,7 +114,7 @@ class SimulatedCluster:
         self.recorder = EventRecorder(self.store, self.component)
         self.admission = Admission(self.store, scheduler_names[0], default_queue)
         self.store.admit = self.admission.admit
-        self._default_queue = default_queue
+        self._default_queue, self._card_labels = default_queue, card_labels
         self.kubelet = Kubelet(self.store)
         self._controllers: tuple[ClusterComponent, ...] = (
             self.kubelet,
@@ -134,6 +144,11 @@ class SimulatedCluster:
 
     def load(self, scenario: Scenario) -> None:
         """Create the initial objects and let every component react to them."""
+        if any(CARD_BUDGET in (entry.kind for entry in found) for found in (scenario.entries, scenario.operations)):
+            # Only then: it decodes every bound pod.
+            budgets = CardBudgetController(self.store, self._default_queue, self._card_labels)
+            self._controllers = (*self._controllers, budgets)
+            self.store.observe(budgets.observe)
         self.store.reserve_uids(scenario.uids)
         taken = [entry.object["metadata"]["name"] for entry in scenario.entries if entry.kind == QUEUE]
         for name, reclaimable in ((ROOT_QUEUE, False), (self._default_queue, True)):

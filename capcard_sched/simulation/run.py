@@ -111,7 +111,9 @@ class SimulationRun:
         begin = options.begin
         self._operations = [one._replace(at=begin + one.at) for one in reversed(scenario.operations)]
         self._last_operation = self._operations[0].at if self._operations else begin
-        self._cluster = SimulatedCluster(options.scheduler_names, options.default_queue, options.begin)
+        self._cluster = SimulatedCluster(
+            options.scheduler_names, options.default_queue, options.begin, options.card_labels
+        )
         self._clock = self._cluster.clock
         self._feed = StoreWatch(self._cluster.store, EPOCH if options.started is None else options.started)
         self._cluster.store.observe(self._feed.observe)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
+from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS, CardLabels
 from capcard_sched.model.kinds import KIND_BY_NAME
 from capcard_sched.simulation.clock import SECOND
 from capcard_sched.simulation.kinds import (
@@ -40,6 +41,8 @@ class SimulationOptions(NamedTuple):
     #: Wake-ups in a row that only retry admitted jobs (`inqueueTimeoutSeconds`) which a run without `until` follows
     #: once nothing else is to come.
     retries: int = 0
+    #: Those of the scheduler-conf: the cards that pods hold, for CardBudgets.
+    card_labels: CardLabels = DEFAULT_CARD_LABELS
 
 
 class InputError(ValueError):

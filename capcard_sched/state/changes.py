@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 class Changes:
     """Names of changed objects. The state owns one instance for its lifetime; each session drains it.
 
-    True while a session has a reason to open. `namespaces`, `quotas`, `budgets`, `usage`, `numa` and `config_maps` are
-    no reason by themselves: plugins declare which of them they wake on (`Plugin.reads`).
+    True while a session has a reason to open. `namespaces`, `quotas`, `budgets`, `card_budgets`, `usage`, `numa` and
+    `config_maps` are no reason by themselves: plugins declare which of them they wake on (`Plugin.reads`).
     """
 
     #: The next session considers everything, and opens for that reason.
@@ -38,6 +38,8 @@ class Changes:
     #: Namespaces with a changed ResourceQuota, and with a changed PodDisruptionBudget.
     quotas: set[str] = field(default_factory=set)
     budgets: set[str] = field(default_factory=set)
+    #: Changed CardBudgets.
+    card_budgets: set[str] = field(default_factory=set)
     #: Nodes with a new load measurement, and with a changed Numatopology.
     usage: set[str] = field(default_factory=set)
     numa: set[str] = field(default_factory=set)

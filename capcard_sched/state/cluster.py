@@ -116,13 +116,13 @@ class ClusterState:
         #: ResourceClaimTemplates by `namespace/name`.
         self.claim_templates = self._device_table.templates
 
-        self._limit_table = LimitTable(self.changes)
-        #: ResourceQuotas and PodDisruptionBudgets by namespace and name.
+        self._limit_table = LimitTable(self.changes, self._invalid)
+        #: ResourceQuotas and PodDisruptionBudgets by namespace and name; valid CardBudgets by name.
         self.quotas = self._limit_table.quotas
         self.budgets = self._limit_table.budgets
+        self.card_budgets = self._limit_table.card_budgets
 
         self._usage_table = UsageTable(self.changes)
-        #: Measured load of nodes by name.
         self.usage = self._usage_table.usage
 
         self._hyper_node_table = HyperNodeTable(self.changes, self._invalid)

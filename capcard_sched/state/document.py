@@ -284,6 +284,7 @@ TABLES: Final[Mapping[str, DocumentTable]] = {
         _table("priority_classes"), lambda _, __, found: {"value": found[0], "is_default": found[1]}
     ),
     "Namespace": DocumentTable(_table("namespaces"), lambda _, __, labels: {"labels": labels}),
+    "CardBudget": DocumentTable(_table("card_budgets"), _fields),
     "ResourceQuota": DocumentTable(lambda state: _keyed(state.quotas), _fields),
     "PodDisruptionBudget": DocumentTable(
         lambda state: _keyed(state.budgets),

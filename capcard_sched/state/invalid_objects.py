@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         "HyperNode",
         "ResourceSlice",
         "ResourceClaim",
+        "CardBudget",
     ]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from capcard_sched.model import deltas
+from capcard_sched.model.card_budgets import CARD_BUDGET, CardBudget, CardBudgetObject, card_budget_facts
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.limits import (
     Budget,
@@ -147,6 +148,39 @@ class NumaTable:
             self._changes.numa.add(name)
 
 
+class CardBudgetTable:
+    """Applies CardBudget deltas. An invalid CardBudget limits nothing, and is reported."""
+
+    def __init__(self, changes: Changes, invalid: InvalidObjects) -> None:
+        #: By name; records are replaced, never changed in place.
+        self.budgets: dict[str, CardBudget] = {}
+        self._changes = changes
+        self._invalid = invalid
+        self.handlers: dict[type | str, Callable[[Any], None]] = {
+            CardBudgetObject: self._put,
+            CARD_BUDGET: self._gone,
+        }
+
+    def _put(self, obj: CardBudgetObject) -> None:
+        name = obj.metadata.name
+        facts, problems = card_budget_facts(obj)
+        text = "; ".join(f"{problem.field}: {problem.message}" for problem in problems)
+        self._invalid.note(ObjectRef(CARD_BUDGET, "", name, obj.metadata.uid), text)
+        if facts is None:
+            self._drop(name)
+        elif self.budgets.get(name) != facts:
+            self.budgets[name] = facts
+            self._changes.card_budgets.add(name)
+
+    def _gone(self, gone: ObjectGone) -> None:
+        self._invalid.forget(CARD_BUDGET, "", gone.name)
+        self._drop(gone.name)
+
+    def _drop(self, name: str) -> None:
+        if self.budgets.pop(name, None) is not None:
+            self._changes.card_budgets.add(name)
+
+
 #: Nodes beyond twice those of a measurement that may stay before stale ones are dropped.
 _SPARE_LOADS = 1024
 
@@ -184,14 +218,18 @@ _T = TypeVar("_T", Quota, Budget)
 
 
 class LimitTable:
-    """Applies ResourceQuota and PodDisruptionBudget deltas. Records are replaced, never changed in place."""
+    """Applies ResourceQuota, PodDisruptionBudget and CardBudget deltas. Records are replaced, never changed."""
 
-    def __init__(self, changes: Changes) -> None:
+    def __init__(self, changes: Changes, invalid: InvalidObjects) -> None:
         #: Namespace to name to quota; a namespace without any is absent.
         self.quotas: dict[str, dict[str, Quota]] = {}
         #: Namespace to name to budget; a namespace without any is absent.
         self.budgets: dict[str, dict[str, Budget]] = {}
+        card_budgets = CardBudgetTable(changes, invalid)
+        #: Valid CardBudgets by name.
+        self.card_budgets = card_budgets.budgets
         self.handlers: dict[type | str, Callable[[Any], None]] = {
+            **card_budgets.handlers,
             ResourceQuotaObject: lambda quota: _put(self.quotas, quota_facts(quota), changes.quotas),
             "ResourceQuota": lambda gone: _drop(self.quotas, gone, changes.quotas),
             PodDisruptionBudgetObject: lambda budget: _put(self.budgets, budget_facts(budget), changes.budgets),

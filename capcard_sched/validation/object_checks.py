@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from capcard_sched.model import annotations as keys
+from capcard_sched.model.card_budgets import CARD_BUDGET
 from capcard_sched.model.card_registration import CARD_FORM, Registration, decode_registration
 from capcard_sched.model.cards import (
     CARD,
@@ -24,6 +25,7 @@ from capcard_sched.model.kube_groups import KUBE_GROUP
 from capcard_sched.model.queue import ACCEPTED as NAMESPACES_FORM
 from capcard_sched.model.queue import namespace_rule
 from capcard_sched.model.resources import VGPU_RESOURCES
+from capcard_sched.validation.card_budgets import check_card_budget
 from capcard_sched.validation.checks import (
     MOST_RESOURCES,
     QUOTA_FORM,
@@ -149,6 +151,8 @@ def check_object(
         if namespaces is not None and namespace_rule(namespaces).problem:
             message = f"{namespace_rule(namespaces).problem}; the queue accepts no namespace"
             findings.append(Finding("error", annotation_field(keys.QUEUE_NAMESPACES), message, NAMESPACES_FORM))
+    elif kind == CARD_BUDGET:
+        findings = check_card_budget(obj, inventory, plugins)
     elif kind == "Node":
         findings = check_node(texts(obj, "metadata", "labels"), allocatable(obj), plugins.card_labels)
         findings += _registration(texts(obj, "metadata", "annotations").get(keys.NODE_VGPU_REGISTER))

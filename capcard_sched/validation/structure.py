@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from capcard_sched.model.card_budgets import CARD_BUDGET, CardBudgetObject, card_budget_facts
 from capcard_sched.model.groups import SubGroupPolicySpec
 from capcard_sched.model.kinds import KINDS
 from capcard_sched.model.kube_groups import kube_name
@@ -259,12 +260,20 @@ def _check_whole(kind: str, obj: Json) -> Iterator[Finding]:
         yield from _check_workload(spec)
     elif kind == "Job":
         yield from _check_job(obj)
+    elif kind == CARD_BUDGET:
+        yield from _check_card_budget(obj)
     elif kind == "PriorityClass" and "value" not in obj:
         yield Finding("error", "value", "is required")
     elif kind == "Command":
         for field in ("action", "target"):
             if not obj.get(field):
                 yield Finding("error", field, "is required")
+
+
+def _check_card_budget(obj: Json) -> Iterator[Finding]:
+    _, problems = card_budget_facts(msgspec.convert(obj, CardBudgetObject))
+    for problem in problems:
+        yield Finding("error", problem.field, problem.message)
 
 
 def _check_pod(spec: Json, place: Path) -> Iterator[Finding]:

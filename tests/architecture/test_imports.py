@@ -34,7 +34,7 @@ THIRD_PARTY = {
         "cli": "cyclopts msgspec rich uvloop yaml",
         "config": "",
         "insight": "msgspec numpy",
-        "web": "aiohttp jinja2 markupsafe msgspec",
+        "web": "aiohttp jinja2 kopf markupsafe msgspec",
         "daemon": "aiohttp cryptography cyclopts msgspec numpy prometheus_client structlog uvloop watchfiles yaml",
         "testing": "msgspec numpy",
         "gc": "",

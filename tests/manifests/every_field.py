@@ -154,6 +154,27 @@ target:
 reason: CommandIssued
 message: maintenance
 """
+CARD_BUDGET: Final = """
+apiVersion: capcard-sched.io/v1alpha1
+kind: CardBudget
+metadata: {name: research-month}
+spec:
+  queue: research
+  period: month
+  cards: {NVIDIA-H200: 5000h, NVIDIA A100/mig-1g.10gb: 0h}
+  whenSpent: stop
+"""
+CARD_BUDGET_STATUS: Final = """
+observedGeneration: 1
+periodStart: "2026-01-01T00:00:00Z"
+periodEnd: "2026-02-01T00:00:00Z"
+used: {NVIDIA-H200: 12.50h}
+remaining: {NVIDIA-H200: 4987.50h}
+spent: false
+forecast: "2026-01-20T00:00:00Z"
+conditions:
+- {type: Spent, status: "False", reason: WithinBudget, message: none, lastTransitionTime: "2026-01-01T00:00:00Z"}
+"""
 HYPER_NODE: Final = """
 apiVersion: topology.volcano.sh/v1alpha1
 kind: HyperNode

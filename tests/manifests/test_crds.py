@@ -12,16 +12,34 @@ import pytest
 from tests.controlplane.cluster import Cluster, RequestError
 from tests.controlplane.processes import output
 from tests.manifests.documents import MANIFESTS, Manifest, by_key, parsed, read
-from tests.manifests.every_field import COMMAND, HYPER_NODE, JOB, JOB_STATUS, POD_GROUP, QUEUE, QUEUE_STATUS
+from tests.manifests.every_field import (
+    CARD_BUDGET,
+    CARD_BUDGET_STATUS,
+    COMMAND,
+    HYPER_NODE,
+    JOB,
+    JOB_STATUS,
+    POD_GROUP,
+    QUEUE,
+    QUEUE_STATUS,
+)
 from tests.scenarios.test_scenarios import fits
 
-EXAMPLES: Final = {"Queue": QUEUE, "PodGroup": POD_GROUP, "Job": JOB, "Command": COMMAND, "HyperNode": HYPER_NODE}
+EXAMPLES: Final = {
+    "Queue": QUEUE,
+    "PodGroup": POD_GROUP,
+    "Job": JOB,
+    "Command": COMMAND,
+    "HyperNode": HYPER_NODE,
+    "CardBudget": CARD_BUDGET,
+}
 PLURALS: Final = {
     "Queue": "queues",
     "PodGroup": "podgroups",
     "Job": "jobs.batch.volcano.sh",
     "Command": "commands",
     "HyperNode": "hypernodes",
+    "CardBudget": "cardbudgets",
 }
 
 
@@ -45,7 +63,9 @@ async def test_every_field_is_known_and_kept_as_it_was_sent(cluster: Cluster, ki
     assert stored == sent
 
 
-@pytest.mark.parametrize("kind, status", [("Queue", QUEUE_STATUS), ("Job", JOB_STATUS)])
+@pytest.mark.parametrize(
+    "kind, status", [("Queue", QUEUE_STATUS), ("Job", JOB_STATUS), ("CardBudget", CARD_BUDGET_STATUS)]
+)
 async def test_a_status_with_a_subresource_is_written_there_alone(cluster: Cluster, kind: str, status: str) -> None:
     manifest, expected = one(EXAMPLES[kind]), one(status)
     name = manifest["metadata"]["name"]
@@ -112,6 +132,13 @@ REFUSED: Final[list[tuple[Any, ...]]] = [
     ("Queue", "spec.guarantee.resource.cpu", True),
     ("Queue", "spec.dequeueStrategy", "lifo"),
     ("Queue", "spec.parent", "a" * 254),
+    ("CardBudget", "spec.queue", ""),
+    ("CardBudget", "spec.period", "year"),
+    ("CardBudget", "spec.cards", {}),
+    ("CardBudget", "spec.cards", {"A": "5000"}),
+    ("CardBudget", "spec.cards", {"A": 5000}),
+    ("CardBudget", "spec.cards", {"A|B": "1h"}),
+    ("CardBudget", "spec.whenSpent", "kill"),
     ("HyperNode", "spec.tier", "1"),
     ("HyperNode", "spec.tier", -1),
     ("HyperNode", "spec.members[0].type", "Rack"),

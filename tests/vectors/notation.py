@@ -34,6 +34,7 @@ import yaml
 
 from capcard_sched.model import annotations as keys
 from capcard_sched.model import deltas
+from capcard_sched.model.card_budgets import ROLLING, hours_text, use_of
 from capcard_sched.model.card_registration import RegisteredCard, encode_registration
 from capcard_sched.model.kinds import KINDS
 from capcard_sched.model.kube_groups import KubePodGroup, translated
@@ -137,6 +138,25 @@ class VectorHarness(Harness):
         """Add or replace a ResourceQuota; without `used` its controller has not seen it."""
         status = {} if used is None else {"hard": hard, "used": used}
         self.object(name, kind="ResourceQuota", metadata={"namespace": "default"}, spec={"hard": hard}, status=status)
+
+    def card_budget(
+        self,
+        name: str,
+        *,
+        cards: Mapping[str, str],
+        used: Mapping[str, str] | None = None,
+        queue: str = "q",
+        period: str = "month",
+        spent: str = "stop",
+    ) -> None:
+        """Add or replace a CardBudget; without `used` it has no status. `spent`: its `whenSpent`."""
+        status: dict[str, Any] = {}
+        if used is not None:
+            left = {card: use_of(cards[card].removesuffix("h") + "h") - use_of(text) for card, text in used.items()}
+            status = {"used": used, "remaining": {card: hours_text(amount) for card, amount in left.items()}}
+            status |= {} if period == ROLLING else {"periodEnd": "2026-02-01T00:00:00Z"}
+        spec = {"queue": queue, "period": period, "whenSpent": spent, "cards": cards}
+        self.object(name, kind="CardBudget", metadata={"uid": f"{name}-uid"}, spec=spec, status=status)
 
     def budget(
         self,

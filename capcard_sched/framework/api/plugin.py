@@ -30,6 +30,7 @@ class Reads(Flag):
     #: Fields of `Changes`.
     QUOTAS = auto()
     BUDGETS = auto()
+    CARD_BUDGETS = auto()
     USAGE = auto()
     NUMA = auto()
     CONFIG_MAPS = auto()

@@ -103,6 +103,7 @@ def _concerns_all(changed: Changes) -> bool:
         or changed.hyper_nodes
         or changed.namespaces
         or changed.quotas
+        or changed.card_budgets
         or changed.config_maps
     )
 

@@ -23,7 +23,7 @@ from capcard_sched.model.yaml_reader import YamlError, read_document
 from capcard_sched.validation.hint_checks import QuotaPlugins
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from capcard_sched.framework.api.plugin import Plugin
     from capcard_sched.framework.conf.registry import Registry
@@ -191,8 +191,8 @@ class _Parser:
                 if part is not None:
                     self._arguments(part, f"action {name}", *written)
         metrics = self._metrics(top.get("metrics"))
-        self._combinations(tiers)
         names = tuple(name for name, _ in actions)
+        self._combinations(tiers, names)
         content = (
             names,
             [[(option.name, option.switches, option.raw_arguments) for option in tier] for tier in tiers],
@@ -298,7 +298,7 @@ class _Parser:
         arguments = self._arguments(part, f"plugin {name}", raw, arguments_path)
         return PluginOption(name, switches, arguments, raw)
 
-    def _combinations(self, tiers: tuple[tuple[PluginOption, ...], ...]) -> None:
+    def _combinations(self, tiers: tuple[tuple[PluginOption, ...], ...], actions: Collection[str]) -> None:
         """Problems of plugin combinations."""
         tier_of = {option.name: number for number, tier in enumerate(tiers) for option in tier}
         drf = next((option for tier in tiers for option in tier if option.name == "drf"), None)
@@ -309,6 +309,9 @@ class _Parser:
                 self._problems.error(path, message, hint="drop proportion, or enableHierarchy")
             else:
                 self._problems.warning(path, f"{message}: both order the queues, the earlier tier decides")
+        if "budget" in self._listed and "enqueue" not in actions:
+            message = "without action enqueue a spent CardBudget with whenSpent: stop has no effect"
+            self._problems.warning((*self._listed["budget"], "name"), message, hint="add enqueue to the actions")
         if "capacity-card" in self._listed:
             for other in ("capacity", "proportion"):
                 if other in self._listed:

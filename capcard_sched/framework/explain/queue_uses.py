@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from capcard_sched.framework.explain.budget_warnings import budget_warnings
 from capcard_sched.framework.explain.limits import card_figures, quota_samples, share_totals
 from capcard_sched.framework.explain.stranded import StrandedReader
 from capcard_sched.framework.quota.limits import unenforced
@@ -38,6 +39,7 @@ def queue_uses(snapshot: CoreSnapshot) -> tuple[QueueUse, ...]:
     without_column = _without_column(snapshot, queues)
     plugins, parents = snapshot.conf.quota_plugins, {name: queue.parent for name, queue in queues.items()}
     with_children = {parent or ROOT for parent in parents.values()}
+    budgets = budget_warnings(snapshot)
     found: list[QueueUse] = []
     # A deleted queue with live pods stays visible.
     for name, queue in sorted(queues.items()):
@@ -60,7 +62,7 @@ def queue_uses(snapshot: CoreSnapshot) -> tuple[QueueUse, ...]:
             ),
             *unenforced(queue, parents, plugins, is_parent=name in with_children, shares=snapshot.state.shares),
         ]
-        warnings = tuple(f"{finding.field}: {finding.message}" for finding in findings)
+        warnings = (*(f"{finding.field}: {finding.message}" for finding in findings), *budgets.get(name, ()))
         state = queue.state or "Open"
         found.append(QueueUse(name, state, len(jobs), waiting, cards, resources, warnings, queue.parent))
     return tuple(found)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from capcard_sched.devices.ledger import DeviceLedger
     from capcard_sched.framework.api.node_view import Rows
     from capcard_sched.framework.api.shared_devices import SharedDevices
+    from capcard_sched.model.card_budgets import CardBudget
     from capcard_sched.model.device_objects import ResourceClaimTemplateSpec
     from capcard_sched.model.hyper_nodes import HyperNodeTree
     from capcard_sched.model.job import Job, Task
@@ -61,6 +62,8 @@ class Snapshot:
         self.quotas: Mapping[str, Mapping[str, Quota]] = state.quotas
         #: PodDisruptionBudgets by namespace and name.
         self.budgets: Mapping[str, Mapping[str, Budget]] = state.budgets
+        #: Valid CardBudgets by name.
+        self.card_budgets: Mapping[str, CardBudget] = state.card_budgets
         #: Measured load by node name, including names of unknown nodes.
         self.usage: Mapping[str, NodeUsage] = state.usage
         #: Numatopology facts, by node name.

@@ -14,6 +14,7 @@ import pytest
 from capcard_sched.daemon.diagnosis.dump import snapshot, write_snapshot
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.model import deltas
+from capcard_sched.model.card_budgets import CardBudgetObject
 from capcard_sched.model.intents import ClaimBinding
 from capcard_sched.model.kinds import KubernetesObject
 from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
@@ -93,6 +94,7 @@ def found() -> dict[str, Any]:
     }
     hard = {"requests.cpu": "4", "pods": "9"}
     budget = {"disruptionsAllowed": 2, "disruptedPods": {"b": "2026-01-01T00:00:00Z"}}
+    spec = {"queue": "q", "period": "month", "cards": {CARD: "5h"}}
     bodies: list[tuple[type[KubernetesObject], dict[str, Any]]] = [
         (NumatopologyObject, {"metadata": {"name": "n1"}, "spec": numa}),
         (
@@ -103,6 +105,7 @@ def found() -> dict[str, Any]:
             },
         ),
         (PodDisruptionBudgetObject, {"metadata": {"namespace": "default", "name": "pdb"}, "status": budget}),
+        (CardBudgetObject, {"metadata": {"name": "month"}, "spec": spec, "status": {"used": {CARD: "1.00h"}}}),
     ]
     h.apply(
         deltas.NodeUsageChanged({**measured, "gone": NodeUsage(memory=1.0)}),
@@ -177,6 +180,8 @@ FACTS = [
     ("Numatopology n1 reserved", 1),
     ("Numatopology n1 free", "1-3,6"),
     ("Numatopology n1 pods", ["default/a"]),
+    ("CardBudget month limits", {CARD: 5}),
+    ("CardBudget month used", {CARD: "1.00h"}),
     ("ResourceQuota default/rq hard", {"pods": 9000, "requests.cpu": 4000}),
     ("ResourceQuota default/rq used", {"pods": 0, "requests.cpu": 500}),
     ("PodDisruptionBudget default/pdb", {"allowed": 2, "disrupted": ["b"]}),
@@ -240,6 +245,7 @@ def test_every_table_of_the_state_stands_in_the_snapshot() -> None:
         "priority_classes": "PriorityClass",
         "quotas": "ResourceQuota",
         "budgets": "PodDisruptionBudget",
+        "card_budgets": "CardBudget",
         "volumes": "PersistentVolume",
         "problems": "Cluster",
         "ignored_edits": "Cluster",

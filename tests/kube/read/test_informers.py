@@ -16,6 +16,7 @@ import yaml
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.kinds import KINDS, WatchedKind, chosen_kinds
 from capcard_sched.model import deltas
+from capcard_sched.model.card_budgets import CARD_BUDGET
 from capcard_sched.model.objects import ConfigMapObject, NamespaceObject, NodeObject, ObjectMeta, PodObject
 from tests import objects
 from tests.clock import until
@@ -53,6 +54,8 @@ async def test_existing_objects_come_first_and_then_every_change(furnished: Clus
 #: apiVersion, kind, name, and all else.
 OBJECTS = """
 - [scheduling.k8s.io/v1, PriorityClass, high, {value: 7}]
+- [capcard-sched.io/v1alpha1, CardBudget, b,
+   {spec: {queue: q, period: month, cards: {NVIDIA-H200: 5000h}, whenSpent: stop}}]
 - [v1, ResourceQuota, q, {spec: {hard: {cpu: "9"}}}]
 - [policy/v1, PodDisruptionBudget, b, {spec: {minAvailable: 1, selector: {}}}]
 - [v1, PersistentVolumeClaim, c, {spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]
@@ -87,7 +90,7 @@ async def test_every_kind_is_listed_when_there_is_none_and_arrives_as_its_delta(
         assert feed.synced
         listed = {objects.change_of(delta) for delta in mirror.deltas}
         assert listed <= {"NamespaceChanged", "PriorityClassChanged"}, "the server's own"
-        served = [kind for kind in KINDS if kind.expected]
+        served = [kind for kind in KINDS if kind.expected or kind.name == CARD_BUDGET]  # its CRD is installed
         assert [event for _, event, _ in ears.watches if event != "absent"] == ["listed"] * len(served)
         before = len(mirror.deltas)
         await cluster.create_all(made)

@@ -1,0 +1,49 @@
+"""Card-time of a span by queue and card, for CardBudgets: one statement per table, however many charges there are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from sqlalchemy import case, func, or_, select
+
+from capcard_sched.ledger import schema
+
+if TYPE_CHECKING:
+    from capcard_sched.ledger.database import LedgerDatabase
+
+
+class CardTime(NamedTuple):
+    """Thousandths of a card times milliseconds in the span, and thousandths held at its end."""
+
+    used: int
+    held: int
+
+
+def card_times(database: LedgerDatabase, begin: int, until: int) -> dict[tuple[str, str], CardTime]:
+    """Use from `begin` to `until` (Unix milliseconds) by queue and card. Raises LedgerError.
+
+    Removed charges count by whole UTC days from `begin` on.
+    """
+    charge, daily = schema.CHARGE, schema.DAILY_USE
+    end = func.coalesce(charge.c.ended, until)
+    last = case((end < until, end), else_=until)
+    first = case((charge.c.began > begin, charge.c.began), else_=begin)
+    lasts = or_(charge.c.ended.is_(None), charge.c.ended > until)
+    held = case((lasts, charge.c.thousandths), else_=0)
+    charges, days = database.read_all(
+        [
+            select(charge.c.queue, charge.c.card, func.sum((last - first) * charge.c.thousandths), func.sum(held))
+            .where(charge.c.began < until, end > begin)
+            .group_by(charge.c.queue, charge.c.card),
+            select(daily.c.queue, daily.c.card, func.sum(daily.c.used))
+            .where(daily.c.day >= begin, daily.c.day < until)
+            .group_by(daily.c.queue, daily.c.card),
+        ]
+    )
+    found: dict[tuple[str, str], CardTime] = {}
+    for queue, card, used, held_now in map(tuple, charges):
+        found[queue, card] = CardTime(int(used), int(held_now))
+    for queue, card, used in map(tuple, days):
+        more = found.get((queue, card), CardTime(0, 0))
+        found[queue, card] = more._replace(used=more.used + int(used))
+    return found

@@ -1,0 +1,117 @@
+"""budget: card-hours per period of a queue, by the statuses of CardBudgets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from capcard_sched.framework.api.plugin import Plugin, Reads
+from capcard_sched.model.card_budgets import spent_card
+from capcard_sched.model.queue import ancestors
+from capcard_sched.model.reasons import CARD_BUDGET_SPENT
+from capcard_sched.model.refusal import Refusal
+from capcard_sched.model.report_once import ReportOnce
+from capcard_sched.model.status import Vote
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.card_budgets import CardBudget
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.queue import Queue
+
+#: The value of `whenSpent` to the end of the event on the queue.
+_EFFECTS: Final = {
+    "warn": "; jobs are scheduled as before (whenSpent: warn)",
+    "demote": "; other queues are scheduled first (whenSpent: demote)",
+    "stop": "; further jobs that may get this card are not admitted (whenSpent: stop)",
+}
+
+
+class CardBudgets(Plugin):
+    """Applies spent CardBudgets of a queue and of the queues above it, as `whenSpent` of the CardBudget defines.
+
+    `warn` emits an event on the Queue. `demote` orders the queue after queues without a spent budget: an earlier tier
+    decides first. `stop` refuses to admit jobs that may get a spent card. Pods of admitted jobs are not concerned.
+
+    Figures are those of `status`, which `capcard-sched web --ledger` writes: without it no budget is ever spent.
+    """
+
+    name = "budget"
+    reads = Reads.CARD_BUDGETS
+
+    def setup(self) -> None:
+        #: Queue to the spent budgets of itself and its ancestors, in order of name; queues without any are absent.
+        self._spent: dict[str, list[CardBudget]] = {}
+        self._shares: frozenset[str] = frozenset()
+        #: Spent cards by name of the budget.
+        self._reported: ReportOnce[str, tuple[str, str, str]] = ReportOnce()
+
+    def open(self, session: Session) -> None:
+        """Collect the spent budgets, and report new ones. O(queues) with a spent budget."""
+        self._session = session
+        spent = [budget for _, budget in sorted(session.card_budgets.items()) if budget.spent]
+        self._spent = {}
+        if spent:
+            of_queue: dict[str, list[CardBudget]] = {}
+            for budget in spent:
+                of_queue.setdefault(budget.queue, []).append(budget)
+            for name, queue in session.queues.items():
+                found = [
+                    budget
+                    for one in (queue, *ancestors(queue, session.queues))
+                    for budget in of_queue.get(one.name, ())
+                ]
+                if found:
+                    self._spent[name] = found
+        self._report(session, {budget.name: budget for budget in spent})
+
+    def _report(self, session: Session, spent: Mapping[str, CardBudget]) -> None:
+        self._reported.keep(spent)
+        for name, budget in spent.items():
+            queue = session.queues.get(budget.queue)
+            reports = [(budget.queue, budget.when_spent, card) for card in budget.spent] if queue is not None else []
+            for _, _, card in self._reported.update(name, reports):
+                assert queue is not None
+                message = _message(budget, card, _EFFECTS[budget.when_spent])
+                session.notice(queue, CARD_BUDGET_SPENT, message)
+
+    def queue_order(self, queue: Queue) -> bool:
+        return any(budget.when_spent == "demote" for budget in self._spent.get(queue.name, ()))
+
+    def job_enqueueable(self, job: Job) -> Vote | Refusal:
+        for budget in self._spent.get(job.queue, ()):
+            card = self._stopped_card(job, budget)
+            if card:
+                return Refusal(
+                    "job_enqueueable",
+                    self.name,
+                    CARD_BUDGET_SPENT.code,
+                    _message(budget, card),
+                    queue=job.queue,
+                    event=True,
+                )
+        return Vote.ABSTAIN
+
+    def admission_version(self, job: Job) -> tuple[object, ...]:
+        return tuple(budget for budget in self._spent.get(job.queue, ()) if budget.when_spent == "stop")
+
+    def _stopped_card(self, job: Job, budget: CardBudget) -> str:
+        """The spent card that a job may get; "" for a job that the budget does not stop."""
+        return spent_card(job, budget.spent, self._is_card) if budget.when_spent == "stop" else ""
+
+    def _is_card(self, resource: str) -> bool:
+        """Whether the ledger charges a resource as cards: devices, and shares of devices."""
+        state = self._session.state
+        return state.card_labels.is_device(resource) or resource in state.shares
+
+
+def _message(budget: CardBudget, card: str, effect: str = "") -> str:
+    return CARD_BUDGET_SPENT.render(
+        budget=budget.name,
+        queue=budget.queue,
+        card=card,
+        figures=budget.figures(card),
+        span=budget.span,
+        effect=effect,
+    )
