@@ -26,6 +26,7 @@ from tests.controlplane.preparation import prepare
 from tests.controlplane.proxy import Proxy
 from tests.e2e.history import KINDS, History
 from tests.soak import schedule
+from tests.soak.admission import AdmissionFaults
 from tests.soak.faults import HALF_GANG_SECONDS, FaultInjector, Replica
 from tests.soak.hostile import HostileTenant
 from tests.soak.oracle import Oracle
@@ -94,17 +95,20 @@ class Soak:
                 ]
                 churn = Churn(cluster, kubelet, self.seed)
                 hostile = HostileTenant(cluster, control_plane, kubelet, folder)
-                injector = FaultInjector(cluster, tenant, control_plane, kubelet, churn, replicas, hostile)
+                admission = AdmissionFaults(cluster, control_plane, folder)
+                injector = FaultInjector(cluster, tenant, control_plane, kubelet, churn, replicas, hostile, admission)
+                await admission.start()
                 try:
                     for replica in replicas:
                         await replica.start()
                     await hostile.start()
-                    await self._disturb(churn, injector, history, replicas)
+                    await self._disturb(churn, injector, history, replicas, admission)
                     await injector.heal()
                     await hostile.check()
                     await self._settle(churn, history)
                 finally:
                     await hostile.stop()
+                    await admission.stop()
                     for replica in replicas:
                         with contextlib.suppress(AssertionError, ProcessLookupError):
                             await replica.daemon.stop()
@@ -112,14 +116,24 @@ class Soak:
         self.oracle.finish(control_plane.audit(), identities, [NAMESPACE])
         self.report = self._report(time.monotonic() - began, churn, history, replicas)
         self.report["incarnations"]["controllers"] = len(hostile.processes)
-        self.report["violations"] += hostile.violations
+        self.report["incarnations"]["admission"] = admission.starts
+        self.report["admissionRequests"] = dict(sorted(admission.requests.items()))
+        self.report["violations"] += hostile.violations + admission.violations
 
-    async def _disturb(self, churn: Churn, injector: FaultInjector, history: History, replicas: list[Replica]) -> None:
+    async def _disturb(
+        self,
+        churn: Churn,
+        injector: FaultInjector,
+        history: History,
+        replicas: list[Replica],
+        admission: AdmissionFaults,
+    ) -> None:
         """Churn and faults for the given time."""
         began = time.monotonic()
         async with asyncio.TaskGroup() as group:
             background = [
                 group.create_task(churn.run()),
+                group.create_task(admission.run()),
                 group.create_task(self._replay(history)),
                 group.create_task(self._sample(replicas)),
             ]

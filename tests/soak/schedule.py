@@ -73,9 +73,11 @@ KINDS: Final[dict[str, tuple[int, float, float]]] = {
     "hostile-command": (4, 0.0, 0.0),
     "hostile-cronjob": (1, 0.0, 0.0),
     "hostile-owner": (2, 0.0, 0.0),
+    # The admission server
+    "kill-admission": (3, 0.0, 4.0),
 }
 #: Kinds that end a process.
-ENDING: Final = frozenset({"kill-leader", "kill-standby", "terminate-leader", "kill-controllers"})
+ENDING: Final = frozenset({"kill-leader", "kill-standby", "terminate-leader", "kill-controllers", "kill-admission"})
 #: Seconds: in the second half of each period no process ends, so that its memory is measured over a quarter of an hour.
 PERIOD: Final = 1800.0
 #: Seconds: mean time between two faults.
