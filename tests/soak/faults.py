@@ -91,7 +91,7 @@ class FaultInjector:
         self._kubelet = kubelet
         self._churn = churn
         self._replicas = replicas
-        self._hostile = hostile
+        self.hostile = hostile
         self._admission = admission
         #: Names of changed nodes and queues: one fault at a time each.
         self._changed: set[str] = set()
@@ -115,7 +115,7 @@ class FaultInjector:
                 replica.daemon.signal(signal.SIGCONT)
         await asyncio.to_thread(self._control_plane.start)
         await self._admission.heal()  # the quotas below pass its webhooks
-        await self._hostile.heal()
+        await self.hostile.heal()
         self._kubelet.stop_delay = 0.3
         for manifest in node_manifests():
             name = manifest["metadata"]["name"]
@@ -267,8 +267,8 @@ class FaultInjector:
     async def attack(self, fault: ScheduledFault) -> bool:
         """An attack on the controllers, or their end."""
         if fault.kind == "kill-controllers":
-            return await self._hostile.kill_controllers(fault.seconds)
-        return await self._hostile.act(fault.kind, fault.choice)
+            return await self.hostile.kill_controllers(fault.seconds, fault.choice)
+        return await self.hostile.act(fault.kind, fault.choice)
 
     async def kill_admission(self, fault: ScheduledFault) -> bool:
         return await self._admission.kill(fault.seconds)

@@ -86,17 +86,19 @@ MEAN_GAP: Final = 2.5
 WARM_UP: Final = 5.0
 
 
-def fault_schedule(seed: int, seconds: float, only: Collection[str] = ()) -> list[ScheduledFault]:
+def fault_schedule(
+    seed: int, seconds: float, only: Collection[str] = (), gap: float = MEAN_GAP
+) -> list[ScheduledFault]:
     """Faults in order of time. The schedule of a shorter soak is a prefix of that of a longer one.
 
-    `only`: kinds to choose from; empty: all.
+    `only`: kinds to choose from; empty: all. `gap`: seconds, mean time between two faults.
     """
     rng = random.Random(seed)
     chosen = [kind for kind in KINDS if not only or kind in only]
     found: list[ScheduledFault] = []
     at = WARM_UP
     while True:
-        at += rng.expovariate(1 / MEAN_GAP)
+        at += rng.expovariate(1 / gap)
         if at >= seconds:
             return found
         kinds = [kind for kind in chosen if at % PERIOD < PERIOD / 2 or kind not in ENDING]
