@@ -43,7 +43,7 @@ _POLICIES: Final[tuple[dict[str, str], ...]] = (
 #: Jobs at a time.
 _MOST_JOBS: Final = 8
 #: Writes of a process before the one at which it is killed, and seconds until it is killed without one.
-_MOST_WRITES: Final = 5
+_MOST_WRITES: Final = 40
 _NEXT_WRITE: Final = 5.0
 #: Seconds within which a Job ends or runs, once the faults are over.
 _SETTLE: Final = 120.0
@@ -141,7 +141,9 @@ class HostileTenant:
         name = f"h-{self._made}"
         self._names.append(name)
         made = _small_job(name, list(QUOTAS)[choice % 3], 1 + choice % 4, policies=policies, maxRetry=1 + choice % 3)
-        await attempted(self._tenant.create(made))
+        refusal = await attempted(self._tenant.create(made))
+        if refusal:
+            self.violations.append(f"Job {name} of the tenant is refused: {refusal}")
         return True
 
     async def _hostile_failure(self, choice: int) -> bool:
