@@ -114,7 +114,7 @@ manifests: $(VENV)/run.stamp ## Generate manifests and dashboards
 	$(BIN)/python manifests/field_names.py
 	$(BIN)/python manifests/grafana/dashboards.py
 
-release: $(RELEASE)/made.stamp ## Build sdist, wheel, SBOM (CycloneDX) and checksums into dist/
+release: $(RELEASE)/made.stamp ## Build sdist, wheel, SBOMs (CycloneDX) and checksums into dist/
 	@rm -rf dist
 	@$(RELEASE)/bin/python -m build --outdir dist
 	@$(RELEASE)/bin/python requirements/sbom.py dist

@@ -1,27 +1,106 @@
-"""Writes the SBOM of a wheel: the package with its version and hash, and the pinned packages that it runs with.
+"""Writes the SBOMs of a wheel and of the image: their packages with versions and hashes.
 
-`python requirements/sbom.py FOLDER`; the folder has one wheel.
+`python requirements/sbom.py FOLDER`; the folder has one wheel. No image is built: its SBOM follows from the Dockerfile,
+`requirements/run.lock` and the wheel.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 _LOCK = ROOT / "requirements" / "run.lock"
+_PINNED: Final = re.compile(r"(?P<name>[a-z0-9._-]+)==(?P<version>\S+)(?: ; (?P<marker>[^\\]+))?")
 
 
-def write_sbom(folder: Path) -> Path:
-    """Write `<wheel>.cdx.json` (CycloneDX 1.6) beside the wheel of a folder; the same bytes for the same wheel."""
-    (wheel,) = folder.glob("*.whl")
+class ImagePlan(NamedTuple):
+    """What a Dockerfile installs."""
+
+    #: Image and tag that the last stage begins with.
+    base: str
+    #: Version of Python, as in `3.13`.
+    python: str
+    #: Names of packages that are uninstalled from the environment.
+    removed: frozenset[str]
+
+
+def plan_of(dockerfile: str) -> ImagePlan:
+    """The plan of a Dockerfile. Raises ValueError for one without the lines that it is read from."""
+    text = re.sub(r"\\\n\s*", " ", dockerfile)
+    python = re.search(r"^ARG PYTHON=(\S+)$", text, re.MULTILINE)
+    bases = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
+    removed = re.search(r"pip --python \S+ uninstall --yes ([a-z0-9 -]+)$", text, re.MULTILINE)
+    if python is None or not bases or removed is None:
+        raise ValueError("Dockerfile: expected ARG PYTHON, FROM and an uninstall of the packages for building")
+    base = bases[-1].replace("${PYTHON}", python[1])
+    if "$" in base:
+        raise ValueError(f"Dockerfile: {base}: expected no variable but PYTHON")
+    return ImagePlan(base, python[1], frozenset(removed[1].split()))
+
+
+def locked_for(lock: str, python: str) -> dict[str, str]:
+    """Package to version of a lock, on Linux with this version of Python."""
+    from packaging.markers import Marker
+
+    environment = {
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+        "sys_platform": "linux",
+        "os_name": "posix",
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+    }
+    return {
+        found["name"]: found["version"]
+        for found in map(_PINNED.match, lock.splitlines())
+        if found is not None and (found["marker"] is None or Marker(found["marker"].strip()).evaluate(environment))
+    }
+
+
+def image_document(wheel: dict[str, Any], plan: ImagePlan, lock: str) -> dict[str, Any]:
+    """The SBOM of the image, from that of its wheel."""
+    document = copy.deepcopy(wheel)
+    package = document["metadata"]["component"]
+    name, _, tag = plan.base.rpartition(":")
+    kept = {item for item in locked_for(lock, plan.python).items() if item[0] not in plan.removed}
+    components = [each for each in document["components"] if (each["name"], each["version"]) in kept]
+    listed = {(each["name"], each["version"]) for each in components}
+    if listed != kept:
+        raise ValueError(f"{_LOCK.name} and the SBOM of the wheel differ: {sorted(listed ^ kept)}")
+    base = {"type": "container", "bom-ref": "base-image", "name": name, "version": tag}
+    base["purl"] = f"pkg:docker/{name}@{tag}"
+    image = {"type": "container", "bom-ref": "image", "name": "capcard-sched", "version": package["version"]}
+    document["metadata"]["component"] = image
+    document["components"] = [package, base, *components]
+    references = {each["bom-ref"] for each in document["components"]}
+    edges = [
+        {**each, **({"dependsOn": needed} if (needed := _among(each.get("dependsOn", ()), references)) else {})}
+        for each in document.get("dependencies", ())
+        if each["ref"] in references
+    ]
+    document["dependencies"] = [{"ref": "image", "dependsOn": ["base-image", package["bom-ref"]]}, *edges]
+    # The packages of the operating system and the interpreter are in the SBOM of the base image.
+    document["compositions"] = [{"aggregate": "incomplete", "assemblies": ["base-image"]}]
+    return document
+
+
+def _among(names: Any, known: set[str]) -> list[str]:
+    return sorted(name for name in names if name in known)
+
+
+def wheel_document(wheel: Path) -> dict[str, Any]:
+    """The SBOM of a wheel: CycloneDX 1.6, the same for the same wheel."""
     command = [sys.executable, "-m", "cyclonedx_py", "requirements", str(_LOCK)]
     command += ["--pyproject", str(ROOT / "pyproject.toml"), "--sv", "1.6", "--of", "JSON", "--output-reproducible"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - no input of others
-    found = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(done.stdout)
     pinned = {
         line.partition("==")[0] for line in _LOCK.read_text("utf-8").splitlines() if "==" in line and line[0] != " "
     }
@@ -32,10 +111,24 @@ def write_sbom(folder: Path) -> Path:
     component["version"] = version
     component["purl"] = f"pkg:pypi/{name.replace('_', '-')}@{version}"
     component["hashes"] = [{"alg": "SHA-256", "content": hashlib.sha256(wheel.read_bytes()).hexdigest()}]
-    target = wheel.with_suffix(".cdx.json")
-    target.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
-    return target
+    return found
+
+
+def write_sboms(folder: Path) -> list[Path]:
+    """Write `<wheel>.cdx.json` and `<name>-<version>-image.cdx.json` beside the wheel of a folder."""
+    (wheel,) = folder.glob("*.whl")
+    of_wheel = wheel_document(wheel)
+    of_image = image_document(of_wheel, plan_of((ROOT / "Dockerfile").read_text("utf-8")), _LOCK.read_text("utf-8"))
+    name, version = wheel.name.split("-")[:2]
+    documents = {
+        wheel.with_suffix(".cdx.json"): of_wheel,
+        folder / f"{name}-{version}-image.cdx.json": of_image,
+    }
+    for target, document in documents.items():
+        target.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
+    return list(documents)
 
 
 if __name__ == "__main__":
-    print(write_sbom(Path(sys.argv[1])))  # noqa: T201 - a program
+    for written in write_sboms(Path(sys.argv[1])):
+        print(written)  # noqa: T201 - a program

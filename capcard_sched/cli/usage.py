@@ -15,6 +15,7 @@ from cyclopts import App, Parameter
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.inputs import BadInputError, valid_conf
 from capcard_sched.cli.output import put, put_error, put_json
+from capcard_sched.model.quoting import escaped
 from capcard_sched.model.timestamps import SPAN_FORM, DurationError, format_timestamp, parse_span, span
 from capcard_sched.reports.evictions import preemptor_text
 from capcard_sched.reports.tables import TextTable
@@ -315,6 +316,8 @@ def _print_tables(report: UsageReport) -> None:
             put(line)
 
 
+#: Beginnings of formulas, also of full width; some spreadsheets ignore spaces before them.
+_FORMULAS: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _AMOUNTS: Final = ("used", "evicted", "quota", "idle", "lent")
 
 
@@ -330,8 +333,9 @@ def _csv(report: UsageReport) -> str:
 
 
 def _cell(value: str) -> str:
-    """A text that no spreadsheet takes for a formula."""
-    return f"'{value}" if value.startswith(("=", "+", "-", "@")) else value
+    """A text in one line that no spreadsheet takes for a formula."""
+    text = escaped(value)
+    return f"'{text}" if text.lstrip().startswith(_FORMULAS) else text
 
 
 def _document(report: UsageReport) -> dict[str, Any]:

@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 _PLAIN_GROUP: Final = "podgroup-"
 
 
+#: Characters of a name of an object. A longer annotation names no owner and no PodGroup.
+_NAME_LENGTH: Final = 253
+
+
 class _Membership(NamedTuple):
     """What counts of a live pod for the other pods of its owner."""
 
@@ -46,14 +50,70 @@ class _Membership(NamedTuple):
     incarnation: str
 
 
-class _Family:
-    """The live pods of one owner and rule."""
+class _FamilyKey(NamedTuple):
+    rule: str
+    namespace: str
+    #: Kind and name of the owner; of a rule without owners "" and the name of the PodGroup.
+    kind: str
+    name: str
 
-    def __init__(self) -> None:
+
+class _Family:
+    """The live pods of one owner and rule. Methods take constant time, and `put` that of the pods that it wakes."""
+
+    def __init__(self, owner: Key | None) -> None:
+        self.owner = owner
         self.pods: dict[str, _Membership] = {}
-        self.memberships: Counter[_Membership] = Counter()
-        #: Pods that wait for the end of others.
-        self.waiting: dict[str, None] = {}
+        #: PodGroup to the number of its pods by incarnation.
+        self._groups: dict[str, Counter[str]] = {}
+        #: Number of pods in PodGroups that were made without the rule.
+        self.plain = 0
+        #: PodGroup to the pods that wait for the end of others in it, and the PodGroup of each.
+        self._waiting: dict[str, dict[str, None]] = {}
+        self._awaited: dict[str, str] = {}
+        self.is_reported = False
+
+    def put(self, name: str, now: _Membership | None) -> Iterator[str]:
+        """Set the membership of a pod, None for one that is gone; the pods whose wait may be over."""
+        before = self.pods.pop(name, None)
+        if now is not None:
+            self.pods[name] = now
+            self._groups.setdefault(now.group, Counter())[now.incarnation] += 1
+            self.plain += now.group.startswith(_PLAIN_GROUP)
+        else:
+            self._forget_wait(name)
+        if before is None:
+            return
+        self.plain -= before.group.startswith(_PLAIN_GROUP)
+        counts = self._groups[before.group]
+        counts[before.incarnation] -= 1
+        if not counts[before.incarnation]:
+            del counts[before.incarnation]
+            if len(counts) <= 1:
+                woken = self._waiting.pop(before.group, {})
+                for each in woken:
+                    del self._awaited[each]
+                yield from woken
+        if not counts:
+            del self._groups[before.group]
+
+    def has_others(self, group: str, incarnation: str) -> bool:
+        """Whether a PodGroup has pods of another incarnation."""
+        counts = self._groups.get(group, ())
+        return len(counts) > (incarnation in counts)
+
+    def wait(self, name: str, group: str) -> None:
+        """Wake a pod when the PodGroup has pods of one incarnation at most."""
+        self._forget_wait(name)
+        self._awaited[name] = group
+        self._waiting.setdefault(group, {})[name] = None
+
+    def _forget_wait(self, name: str) -> None:
+        group = self._awaited.pop(name, None)
+        if group is not None:
+            del self._waiting[group][name]
+            if not self._waiting[group]:
+                del self._waiting[group]
 
 
 class RuledPod(NamedTuple):
@@ -64,7 +124,7 @@ class RuledPod(NamedTuple):
     #: The object with the numbers, and its kind; None where the rule names none.
     owner: Key | None
     kind: OwnerKind | None
-    family: tuple[str, str, str]
+    family: _FamilyKey
     incarnation: str
 
 
@@ -76,13 +136,20 @@ class OwnerGroups:
         self._scheduler_names = scheduler_names
         #: Kinds that the rules read, by their names in a view.
         self.kinds = frozenset(kind.view_name for rule in rules for kind in rule.owners)
-        self._families: dict[tuple[str, str, str], _Family] = {}
+        self._families: dict[_FamilyKey, _Family] = {}
+        #: Namespace and name of a pod to its family: its labels may change.
+        self._of_pod: dict[tuple[str, str], _FamilyKey] = {}
         #: Owner to its families.
-        self._of_owner: dict[Key, set[tuple[str, str, str]]] = {}
+        self._of_owner: dict[Key, set[_FamilyKey]] = {}
+
+    def __len__(self) -> int:
+        """The number of owners with live pods."""
+        return len(self._families)
 
     def ruled(self, pod: JsonObject) -> RuledPod | None:
         """The first rule that applies to a pod of our schedulers."""
-        notes = {**annotations_of(pod), **labels_of(pod)}
+        written = {**annotations_of(pod), **labels_of(pod)}
+        notes = {key: text for key, text in written.items() if len(text) <= _NAME_LENGTH}
         for rule in self._rules:
             if not rule.matches(notes):
                 continue
@@ -92,7 +159,8 @@ class OwnerGroups:
             if rule.owners and (kind is None or not name):
                 continue
             owner = Key(kind.view_name, namespace, name) if kind is not None else None
-            family = (rule.name, namespace, name or name_of(RuleScene(notes), rule.group[0].name))
+            named = name or name_of(RuleScene(notes), rule.group[0].name)
+            family = _FamilyKey(rule.name, namespace, kind.view_name if kind is not None else "", named)
             incarnation = notes.get(rule.incarnation, "") if rule.incarnation else ""
             return RuledPod(rule, notes, owner, kind, family, incarnation)
         return None
@@ -102,50 +170,52 @@ class OwnerGroups:
         pod = new if new is not None else old
         if not self._rules or pod is None or spec(pod).get("schedulerName") not in self._scheduler_names:
             return
-        found = self.ruled(pod)
-        if found is None:
-            return
         namespace, name = key_of(pod)
         live = new is not None and not is_terminating(new) and not has_ended(new)
-        family = self._families.get(found.family)
-        if family is None:
-            if not live:
-                return
-            family = self._families[found.family] = _Family()
-            if found.owner is not None:
-                self._of_owner.setdefault(found.owner, set()).add(found.family)
-        before = family.pods.pop(name, None)
-        if before is not None:
-            family.memberships -= Counter([before])
-        if live:
+        found = self.ruled(pod) if live else None
+        former = self._of_pod.get((namespace, name))
+        if former is not None and (found is None or found.family != former):
+            del self._of_pod[namespace, name]
+            yield from self._put(former, namespace, name, None)
+        if found is not None:
+            if found.family not in self._families:
+                self._families[found.family] = _Family(found.owner)
+                if found.owner is not None:
+                    self._of_owner.setdefault(found.owner, set()).add(found.family)
+            self._of_pod[namespace, name] = found.family
             now = _Membership(group_of(annotations_of(pod)), found.incarnation)
-            family.pods[name] = now
-            family.memberships[now] += 1
-        else:
-            family.waiting.pop(name, None)
-        if before is not None and before not in family.memberships:
-            waiting, family.waiting = family.waiting, {}
-            yield from (Key(POD, namespace, each) for each in waiting)
+            yield from self._put(found.family, namespace, name, now)
+
+    def _put(self, key: _FamilyKey, namespace: str, name: str, now: _Membership | None) -> Iterator[Key]:
+        """Set the membership of a pod; an owner without live pods is forgotten."""
+        family = self._families[key]
+        yield from (Key(POD, namespace, each) for each in family.put(name, now))
         if not family.pods:
-            del self._families[found.family]
-            if found.owner is not None:
-                self._of_owner.get(found.owner, set()).discard(found.family)
-                if not self._of_owner.get(found.owner):
-                    self._of_owner.pop(found.owner, None)
+            del self._families[key]
+            if family.owner is not None:
+                self._of_owner[family.owner].discard(key)
+                if not self._of_owner[family.owner]:
+                    del self._of_owner[family.owner]
 
     def is_plain(self, found: RuledPod) -> bool:
         """Whether pods of the owner run in PodGroups that were made without the rule: the others follow them."""
         family = self._families.get(found.family)
-        return family is not None and any(each.group.startswith(_PLAIN_GROUP) for each in family.memberships)
+        return family is not None and family.plain > 0
 
     def must_wait(self, found: RuledPod, pod: JsonObject, group: str) -> bool:
         """Whether pods of before a restart are in the group still; the pod is reconciled again when they are gone."""
         family = self._families.get(found.family)
-        if family is None or not any(
-            each.group == group and each.incarnation != found.incarnation for each in family.memberships
-        ):
+        if family is None or not family.has_others(group, found.incarnation):
             return False
-        family.waiting[key_of(pod)[1]] = None
+        family.wait(key_of(pod)[1], group)
+        return True
+
+    def is_first_report(self, found: RuledPod) -> bool:
+        """Whether no pod of the owner was reported since it has live ones."""
+        family = self._families.get(found.family)
+        if family is None or family.is_reported:
+            return False
+        family.is_reported = True
         return True
 
     def groups_of(self, view: View, owner: Key) -> Iterator[tuple[str, JsonObject]]:

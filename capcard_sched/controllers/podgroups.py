@@ -101,7 +101,7 @@ class PodGroupController:
         self._owners = OwnerGroups(built_in_rules() if rules is None else rules, self._scheduler_names)
         self.watches = frozenset({POD, POD_GROUP, REPLICA_SET, STATEFUL_SET}) | self._owners.kinds
         self.replays = frozenset({POD, REPLICA_SET, STATEFUL_SET}) | self._owners.kinds
-        #: Uids of owners whose gang size was reported to be more than their replicas, or that could not be read.
+        #: Uids of owners whose gang size was reported to be more than their replicas.
         self._reported: set[str] = set()
 
     def keys(self, kind: str, old: JsonObject | None, new: JsonObject | None) -> Iterator[Key]:
@@ -172,8 +172,7 @@ class PodGroupController:
         if group is None:
             group = self._ruled_group(view, pod, found, gang, owner)
             writes.append(Create(group, adopt=True))
-        if found.owner is not None and owner is None and str(found.owner) not in self._reported:
-            self._reported.add(str(found.owner))
+        if found.owner is not None and owner is None and self._owners.is_first_report(found):
             text = f"{found.owner} cannot be read: the gang of {name} has minMember {gang.min_member}"
             writes.append(event_on(POD, pod, "OwnerUnreadable", text, warning=True))
         notes = {GROUP_NAME: gang.name}

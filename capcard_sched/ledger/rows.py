@@ -6,9 +6,12 @@ source is read: writing it again changes nothing.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
+
+#: Bytes of a stored text. PostgreSQL limits an entry of an index to 2,704: the longest one has three texts of users.
+_TEXT_BYTES: Final = 768
 
 
 class JobRecord(msgspec.Struct):
@@ -105,3 +108,21 @@ class QuotaRecord(msgspec.Struct):
 
 
 Row: TypeAlias = JobRecord | StageRow | ChargeRow | CapacityRow | QuotaRecord
+_AnyRow = TypeVar("_AnyRow", bound=Row)
+
+
+def storable(row: _AnyRow) -> _AnyRow:
+    """The row with texts that every database stores: a NUL is replaced, and a long text ends with `…`."""
+    changed = {
+        name: _storable_text(value)
+        for name in row.__struct_fields__
+        if isinstance(value := getattr(row, name), str) and (len(value) > _TEXT_BYTES // 4 or "\0" in value)
+    }
+    return msgspec.structs.replace(row, **changed) if changed else row
+
+
+def _storable_text(text: str) -> str:
+    text = text.replace("\0", "\ufffd")
+    if len(text) <= _TEXT_BYTES and len(text.encode()) <= _TEXT_BYTES:
+        return text
+    return text[:_TEXT_BYTES].encode()[: _TEXT_BYTES - len("…".encode())].decode(errors="ignore") + "…"

@@ -11,7 +11,7 @@ from capcard_sched.ledger.database import LedgerDatabase, LedgerError
 from capcard_sched.ledger.job_history import job_history
 from capcard_sched.ledger.recorder import AdoptedRows, LedgerRecorder
 from capcard_sched.ledger.rollup import roll_up
-from capcard_sched.ledger.rows import CapacityRow, ChargeRow, JobRecord, QuotaRecord, StageRow
+from capcard_sched.ledger.rows import CapacityRow, ChargeRow, JobRecord, QuotaRecord, StageRow, storable
 from capcard_sched.ledger.usage_report import UsageQuery, UsageReport, usage_report
 from capcard_sched.ledger.usage_series import UsageSeries, usage_series
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
@@ -124,7 +124,7 @@ class UsageLedger:
         self._now = moment
         if moment <= self._resumed:
             return  # it is recorded already
-        for row in rows:
+        for row in map(storable, rows):
             table = schema.TABLES[type(row)]
             self._waiting[table.name, *(getattr(row, column.name) for column in table.primary_key)] = row
         if len(self._waiting) >= _BATCH or (self._live and (self._waiting or moment - self._until >= _QUIET)):

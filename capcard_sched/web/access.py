@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from aiohttp import web
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from aiohttp import web
-
+#: The name of the user of a request, whose streams and views are limited.
+VIEWER: Final = web.RequestKey("viewer", str)
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
@@ -24,7 +26,10 @@ class Access(Protocol):
     """A rule of access."""
 
     async def namespaces(self, request: web.Request) -> frozenset[str] | None:
-        """The namespaces whose jobs the viewer may see; None for all. Raises DeniedError."""
+        """The namespaces whose jobs the viewer may see; None for all. Raises DeniedError.
+
+        A rule that knows users sets `request[VIEWER]`.
+        """
 
 
 class LocalAccess:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import traceback
+from collections import Counter
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
@@ -12,15 +13,16 @@ import msgspec
 from aiohttp import web
 
 from capcard_sched.insight.forked_copy import ForkedCopyError
-from capcard_sched.web.access import DeniedError
+from capcard_sched.web.access import VIEWER, DeniedError
 from capcard_sched.web.pages import PAGES
 from capcard_sched.web.render import render
 from capcard_sched.web.source import UnavailableError
 from capcard_sched.web.views import WebError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
+    from capcard_sched.model.trials import InsightPart
     from capcard_sched.web.access import Access
     from capcard_sched.web.pages import Page
     from capcard_sched.web.source import PageSource
@@ -35,12 +37,17 @@ _HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 _STATIC: Final = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+#: The namespaces whose jobs the viewer may see; None for all.
+_NAMESPACES: Final[web.RequestKey[frozenset[str] | None]] = web.RequestKey("namespaces")
 #: Parameters of every page.
 _COMMON: Final = frozenset({"at"})
 #: Bytes of a request line: a scheduler-conf is part of an address.
 _LINE_BYTES: Final = 65_536
 #: Streams of events at a time.
 _STREAMS: Final = 64
+#: Streams, and views that are made or wait, of one user at a time.
+STREAMS_OF_ONE: Final = 16
+VIEWS_OF_ONE: Final = 8
 
 
 class WebServer:
@@ -60,7 +67,10 @@ class WebServer:
         self._runner = web.AppRunner(
             app, handle_signals=False, access_log=None, max_line_size=_LINE_BYTES, shutdown_timeout=1.0
         )
-        self._streams: set[asyncio.Task[object]] = set()
+        #: Streams, and the user of each.
+        self._streams: dict[asyncio.Task[object], str] = {}
+        #: User to the number of views.
+        self._views: Counter[str] = Counter()
 
     async def start(self, host: str, port: int) -> int:
         """Listen. Returns the port. Raises OSError."""
@@ -81,7 +91,7 @@ class WebServer:
     ) -> web.StreamResponse:
         """Check access, turn exceptions into pages, and set the headers of every response."""
         try:
-            request["namespaces"] = await self._access.namespaces(request)
+            request[_NAMESPACES] = await self._access.namespaces(request)
             response = await handler(request)
         except DeniedError as error:
             response = self._error(request, error.status, str(error))
@@ -116,7 +126,7 @@ class WebServer:
     def _page(self, page: Page) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
             query = _query(request, page)
-            view = await self._source.view(page, query | request.match_info, request["namespaces"])
+            view = await self._view(request, page, query)
             shown = dict(sorted(query.items()))
             text = render(page.template, view, path=request.rel_url.raw_path, query=shown)
             response = web.Response(text=text, content_type="text/html")
@@ -125,10 +135,21 @@ class WebServer:
 
         return handle
 
+    async def _view(self, request: web.Request, page: Page, query: Mapping[str, str]) -> InsightPart:
+        """The view of a request. Raises UnavailableError while as many of its user are made."""
+        viewer = request.get(VIEWER, "")
+        if viewer and self._views[viewer] >= VIEWS_OF_ONE:
+            raise UnavailableError(f"{VIEWS_OF_ONE} pages of this user are being made already")
+        self._views[viewer] += 1
+        try:
+            return await self._source.view(page, {**query, **request.match_info}, request[_NAMESPACES])
+        finally:
+            self._views -= Counter([viewer])
+
     def _document(self, page: Page) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
             query = _query(request, page)
-            response = _json(await self._source.view(page, query | request.match_info, request["namespaces"]))
+            response = _json(await self._view(request, page, query))
             response.enable_compression()
             return response
 
@@ -144,10 +165,13 @@ class WebServer:
         """Server-sent events: the page is read again after a change."""
         if len(self._streams) >= _STREAMS:
             raise UnavailableError(f"{_STREAMS} streams of events are open already")
+        viewer = request.get(VIEWER, "")
+        if viewer and list(self._streams.values()).count(viewer) >= STREAMS_OF_ONE:
+            raise UnavailableError(f"{STREAMS_OF_ONE} streams of events of this user are open already")
         response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
         task = asyncio.current_task()
         assert task is not None
-        self._streams.add(task)
+        self._streams[task] = viewer
         try:
             await response.prepare(request)
             async for event, data in self._source.changes():
@@ -156,7 +180,7 @@ class WebServer:
             with contextlib.suppress(Exception):
                 await response.write_eof()
         finally:
-            self._streams.discard(task)
+            self._streams.pop(task, None)
         return response
 
 

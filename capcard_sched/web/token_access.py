@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from capcard_sched.kube.client import ApiError, Unreachable
-from capcard_sched.web.access import DeniedError
+from capcard_sched.web.access import VIEWER, DeniedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -45,6 +45,7 @@ class TokenAccess:
             raise DeniedError(401, "expected a header Authorization: Bearer TOKEN, with a token of the cluster")
         try:
             user, known = await self._review(token.strip())
+            request[VIEWER] = str(user.get("username") or "")
             if await self._may_see(user, known, ""):
                 return None
             names = [name for name in self._all() if name]

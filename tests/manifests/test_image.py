@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -9,7 +10,9 @@ import sys
 import tomllib
 import zipfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import pytest
 
 from tests.manifests.documents import ROOT
 
@@ -138,3 +141,55 @@ def test_the_copied_paths_suffice_to_build_the_package(tmp_path: Path) -> None:
         names = set(archive.namelist())
     for module in ("cli/main.py", "plugins/gang.py", "actions/allocate.py", "config/scheduler.yaml", "kube/client.py"):
         assert f"capcard_sched/{module}" in names
+
+
+def sbom() -> Any:
+    """The program that `make release` runs."""
+    spec = importlib.util.spec_from_file_location("sbom", ROOT / "requirements" / "sbom.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _wheel_document(lock: str) -> dict[str, Any]:
+    """An SBOM of a wheel, as cyclonedx-py writes it: every line of the lock is a component."""
+    lines = re.findall(r"^([a-z0-9._-]+)==(\S+)", lock, re.MULTILINE)
+    components = [
+        {"bom-ref": f"requirements-L{number}", "name": name, "version": version}
+        for number, (name, version) in enumerate(lines)
+    ]
+    package = {"bom-ref": "root-component", "name": "capcard-sched", "version": "0.1.0"}
+    edges = [{"ref": each["bom-ref"]} for each in [*components, package]]
+    return {"metadata": {"component": package}, "components": components, "dependencies": edges}
+
+
+def test_the_sbom_of_the_image_has_what_the_dockerfile_installs() -> None:
+    program, lock = sbom(), (ROOT / "requirements" / "run.lock").read_text("utf-8")
+    plan = program.plan_of((ROOT / "Dockerfile").read_text("utf-8"))
+    found = program.image_document(_wheel_document(lock), plan, lock)
+    names = [each["name"] for each in found["components"]]
+    assert sorted(names) == sorted({*locked(), "capcard-sched", "python"} - plan.removed), "one numpy, no hatchling"
+    assert {"hatchling", "packaging"} <= plan.removed
+    (base,) = (each for each in found["components"] if each["name"] == "python")
+    assert base["purl"] == f"pkg:docker/python@{plan.python}-slim"
+    image = found["metadata"]["component"]
+    assert (image["type"], image["name"], image["version"]) == ("container", "capcard-sched", "0.1.0")
+    assert found["dependencies"][0] == {"ref": "image", "dependsOn": ["base-image", "root-component"]}
+    assert {each["ref"] for each in found["dependencies"]} <= {
+        "image",
+        *(each["bom-ref"] for each in found["components"]),
+    }
+    assert found["compositions"] == [{"aggregate": "incomplete", "assemblies": ["base-image"]}]
+
+
+def test_an_sbom_that_lacks_a_package_of_the_image_is_refused() -> None:
+    program, lock = sbom(), (ROOT / "requirements" / "run.lock").read_text("utf-8")
+    plan = program.plan_of((ROOT / "Dockerfile").read_text("utf-8"))
+    document = _wheel_document(lock)
+    document["components"] = [each for each in document["components"] if each["name"] != "aiohttp"]
+    with pytest.raises(ValueError, match="aiohttp"):
+        program.image_document(document, plan, lock)
+    with pytest.raises(ValueError, match="expected ARG PYTHON"):
+        program.plan_of("FROM scratch")

@@ -26,6 +26,7 @@ from tests.controlplane.preparation import prepare
 from tests.controlplane.proxy import Proxy
 from tests.e2e.history import KINDS, History
 from tests.soak import schedule
+from tests.soak.admission import AdmissionFaults
 from tests.soak.faults import HALF_GANG_SECONDS, FaultInjector, Replica
 from tests.soak.hostile import HostileTenant
 from tests.soak.oracle import Oracle
@@ -59,9 +60,11 @@ _MOST_DELAY: Final = 90.0
 class Soak:
     """One run. `report` is complete after `run`."""
 
-    def __init__(self, seconds: float, seed: int, only: Collection[str] = ()) -> None:
+    def __init__(self, seconds: float, seed: int, only: Collection[str] = (), gap: float = schedule.MEAN_GAP) -> None:
         self.seconds = seconds
         self.seed = seed
+        #: Seconds: mean time between two faults.
+        self._gap = gap
         #: Kinds of faults; empty: all.
         self._only = only
         self.faults: Counter[str] = Counter()
@@ -82,6 +85,7 @@ class Soak:
             Kubelet(control_plane, start_delay=0.2, stop_delay=0.3) as kubelet,
             Proxy(control_plane) as proxy_a,
             Proxy(control_plane) as proxy_b,
+            Proxy(control_plane) as proxy_controllers,
         ):
             await prepare(cluster)
             await cluster.make_namespace(NAMESPACE)
@@ -93,18 +97,21 @@ class Soak:
                     Replica("scheduler-b", proxy_b, folder, _CONF),
                 ]
                 churn = Churn(cluster, kubelet, self.seed)
-                hostile = HostileTenant(cluster, control_plane, kubelet, folder)
-                injector = FaultInjector(cluster, tenant, control_plane, kubelet, churn, replicas, hostile)
+                hostile = HostileTenant(cluster, control_plane, kubelet, proxy_controllers, folder)
+                admission = AdmissionFaults(cluster, control_plane, folder)
+                injector = FaultInjector(cluster, tenant, control_plane, kubelet, churn, replicas, hostile, admission)
+                await admission.start()
                 try:
                     for replica in replicas:
                         await replica.start()
                     await hostile.start()
-                    await self._disturb(churn, injector, history, replicas)
+                    await self._disturb(churn, injector, history, replicas, admission)
                     await injector.heal()
                     await hostile.check()
                     await self._settle(churn, history)
                 finally:
                     await hostile.stop()
+                    await admission.stop()
                     for replica in replicas:
                         with contextlib.suppress(AssertionError, ProcessLookupError):
                             await replica.daemon.stop()
@@ -112,19 +119,29 @@ class Soak:
         self.oracle.finish(control_plane.audit(), identities, [NAMESPACE])
         self.report = self._report(time.monotonic() - began, churn, history, replicas)
         self.report["incarnations"]["controllers"] = len(hostile.processes)
-        self.report["violations"] += hostile.violations
+        self.report["incarnations"]["admission"] = admission.starts
+        self.report["admissionRequests"] = dict(sorted(admission.requests.items()))
+        self.report["violations"] += hostile.violations + admission.violations
 
-    async def _disturb(self, churn: Churn, injector: FaultInjector, history: History, replicas: list[Replica]) -> None:
+    async def _disturb(
+        self,
+        churn: Churn,
+        injector: FaultInjector,
+        history: History,
+        replicas: list[Replica],
+        admission: AdmissionFaults,
+    ) -> None:
         """Churn and faults for the given time."""
         began = time.monotonic()
         async with asyncio.TaskGroup() as group:
             background = [
                 group.create_task(churn.run()),
+                group.create_task(admission.run()),
                 group.create_task(self._replay(history)),
-                group.create_task(self._sample(replicas)),
+                group.create_task(self._sample(replicas, injector.hostile)),
             ]
             running: list[asyncio.Task[None]] = []
-            for fault in schedule.fault_schedule(self.seed, self.seconds, self._only):
+            for fault in schedule.fault_schedule(self.seed, self.seconds, self._only, self._gap):
                 await asyncio.sleep(max(0.0, began + fault.at - time.monotonic()))
                 running.append(group.create_task(self._strike(fault.kind, injector.execute(fault))))
             await asyncio.sleep(max(0.0, began + self.seconds - time.monotonic()))
@@ -146,8 +163,9 @@ class Soak:
             self._last_revision = max(self._last_revision, moment.revision)
             self.oracle.apply(moment)
 
-    async def _sample(self, replicas: list[Replica]) -> None:
+    async def _sample(self, replicas: list[Replica], hostile: HostileTenant) -> None:
         while True:
+            hostile.proxy.exchanges.clear()
             for replica in replicas:
                 self.resources.sample(replica.daemon.process.pid, replica.daemon.log_path.stem)
                 replica.proxy.exchanges.clear()
@@ -193,6 +211,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="seed of the fault schedule; default: random")
     parser.add_argument("--keep", type=Path, default=None, help="folder for the logs of the replicas")
     parser.add_argument("--faults", default="", help="kinds of faults, separated by commas; default: all")
+    parser.add_argument("--gap", type=float, default=schedule.MEAN_GAP, help="seconds: mean time between two faults")
     options = parser.parse_args()
     only = [kind for kind in options.faults.split(",") if kind]
     if unknown := sorted(set(only) - set(schedule.KINDS)):
@@ -205,7 +224,7 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     sys.stderr.write(f"soak: seed {seed}, {options.minutes:g} minutes\n")
-    soak = Soak(options.minutes * 60, seed, only)
+    soak = Soak(options.minutes * 60, seed, only, options.gap)
     with tempfile.TemporaryDirectory() as folder, ControlPlane(programs) as control_plane:
         target = options.keep or Path(folder)
         target.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.manifests import Manifest
 from tests.controlplane.proxy import Proxy
 from tests.e2e.daemons import QUICK_ELECTION, Daemon
+from tests.soak.admission import AdmissionFaults
 from tests.soak.hostile import HostileTenant
 from tests.soak.schedule import ScheduledFault
 from tests.soak.tenant import attempted
@@ -82,6 +83,7 @@ class FaultInjector:
         churn: Churn,
         replicas: list[Replica],
         hostile: HostileTenant,
+        admission: AdmissionFaults,
     ) -> None:
         self._cluster = cluster
         self._tenant = tenant
@@ -89,7 +91,8 @@ class FaultInjector:
         self._kubelet = kubelet
         self._churn = churn
         self._replicas = replicas
-        self._hostile = hostile
+        self.hostile = hostile
+        self._admission = admission
         #: Names of changed nodes and queues: one fault at a time each.
         self._changed: set[str] = set()
         #: One restart of a control-plane program at a time.
@@ -111,7 +114,8 @@ class FaultInjector:
             with contextlib.suppress(ProcessLookupError):
                 replica.daemon.signal(signal.SIGCONT)
         await asyncio.to_thread(self._control_plane.start)
-        await self._hostile.heal()
+        await self._admission.heal()  # the quotas below pass its webhooks
+        await self.hostile.heal()
         self._kubelet.stop_delay = 0.3
         for manifest in node_manifests():
             name = manifest["metadata"]["name"]
@@ -263,8 +267,11 @@ class FaultInjector:
     async def attack(self, fault: ScheduledFault) -> bool:
         """An attack on the controllers, or their end."""
         if fault.kind == "kill-controllers":
-            return await self._hostile.kill_controllers(fault.seconds)
-        return await self._hostile.act(fault.kind, fault.choice)
+            return await self.hostile.kill_controllers(fault.seconds, fault.choice)
+        return await self.hostile.act(fault.kind, fault.choice)
+
+    async def kill_admission(self, fault: ScheduledFault) -> bool:
+        return await self._admission.kill(fault.seconds)
 
     async def create_job(self, fault: ScheduledFault) -> bool:
         await self._churn.create(**JOBS[fault.kind])
@@ -362,4 +369,5 @@ ACTIONS: Final[dict[str, _Action]] = {
         ("kill-controllers", "hostile-job", "hostile-failure", "hostile-command", "hostile-cronjob", "hostile-owner"),
         FaultInjector.attack,
     ),
+    "kill-admission": FaultInjector.kill_admission,
 }

@@ -1,7 +1,7 @@
 """A second hostile tenant: all rights on vcjobs, Commands, CronJobs, PodGroups, pods and Deployments of its namespace.
 
-It attacks the controllers, which are killed meanwhile. A Job of another tenant, the victim, keeps its pods. Each Job
-of the hostile tenant must end, or run, once the faults are over.
+It attacks the controllers, which are killed at writes meanwhile. A Job of another tenant, the victim, keeps its pods.
+Each Job of the hostile tenant must end, or run, once the faults are over.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from tests.controlplane.cluster import Cluster, RequestError
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.manifests import Manifest, deployment, job, plain, pod, pod_group
+from tests.controlplane.proxy import Proxy
+from tests.e2e.controllers.killing import NthWrite
 from tests.e2e.daemons import Controllers
 from tests.manifests.documents import MANIFESTS
 from tests.soak.tenant import TENANT, attempted
@@ -38,8 +40,11 @@ _POLICIES: Final[tuple[dict[str, str], ...]] = (
     {"*": "TerminateJob"},
     {},
 )
-#: Jobs at a time; the oldest are deleted.
+#: Jobs at a time.
 _MOST_JOBS: Final = 8
+#: Writes of a process before the one at which it is killed, and seconds until it is killed without one.
+_MOST_WRITES: Final = 40
+_NEXT_WRITE: Final = 5.0
 #: Seconds within which a Job ends or runs, once the faults are over.
 _SETTLE: Final = 120.0
 _SETTLED: Final = frozenset({"Running", "Completed", "Failed", "Terminated", "Aborted"})
@@ -52,11 +57,19 @@ def _small_job(name: str, queue: str, replicas: int, **spec: Any) -> Manifest:
     return job(name, replicas, queue=queue, tasks=tasks, **spec)
 
 
+def _phase_of(found: Manifest) -> str:
+    return str(((found.get("status") or {}).get("state") or {}).get("phase") or "")
+
+
 class HostileTenant:
     """The tenant, the controllers that it attacks, and its victim."""
 
-    def __init__(self, cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, folder: Path) -> None:
+    def __init__(
+        self, cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, proxy: Proxy, folder: Path
+    ) -> None:
+        """`proxy`: of the controllers."""
         self._cluster = cluster
+        self.proxy = proxy
         self._control_plane = control_plane
         self._kubelet = kubelet
         self._folder = folder
@@ -89,14 +102,25 @@ class HostileTenant:
 
     async def _begin(self) -> None:
         name = f"controllers-{len(self.processes) + 1}"
-        kubeconfig = self._control_plane.kubeconfig_for("admin")
+        kubeconfig = self.proxy.kubeconfig_for("admin")
         self.processes.append(Controllers(kubeconfig, self._folder, name=name))
         await self.processes[-1].start()
 
-    async def kill_controllers(self, seconds: float) -> bool:
-        """Kill the controllers; they run again after some time."""
+    async def kill_controllers(self, seconds: float, choice: int) -> bool:
+        """Kill the controllers at one of their next writes; they run again after some time. False while they are ended.
+
+        In half of the cases the API server has executed that write.
+        """
+        if self._lock.locked():
+            return False
         async with self._lock:
+            fault = NthWrite(1 + choice % _MOST_WRITES, taken=choice // _MOST_WRITES % 2 == 0)
+            fault.strike(self.proxy)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_NEXT_WRITE):
+                    await fault.reached.wait()
             await self.processes[-1].kill()
+            fault.lift()
             await asyncio.sleep(seconds)
             await self._begin()
         return True
@@ -107,15 +131,19 @@ class HostileTenant:
         return done
 
     async def _hostile_job(self, choice: int) -> bool:
-        """A Job whose pods fail or vanish, with any policy."""
+        """A Job whose pods fail or vanish, with any policy; a quarter of the time in the place of the oldest."""
+        if len(self._names) >= _MOST_JOBS:
+            if choice % 4:
+                return False
+            await attempted(self._tenant.delete(_JOBS, self._names.pop(0)))
         policies = [{"event": event, "action": action} for event, action in _POLICIES[choice % 5].items()]
         self._made += 1
         name = f"h-{self._made}"
         self._names.append(name)
         made = _small_job(name, list(QUOTAS)[choice % 3], 1 + choice % 4, policies=policies, maxRetry=1 + choice % 3)
-        await attempted(self._tenant.create(made))
-        while len(self._names) > _MOST_JOBS:
-            await attempted(self._tenant.delete(_JOBS, self._names.pop(0)))
+        refusal = await attempted(self._tenant.create(made))
+        if refusal:
+            self.violations.append(f"Job {name} of the tenant is refused: {refusal}")
         return True
 
     async def _hostile_failure(self, choice: int) -> bool:
@@ -129,7 +157,7 @@ class HostileTenant:
         return bool(running)
 
     async def _hostile_command(self, choice: int) -> bool:
-        """Commands for its Jobs, for the victim by name and uid, and for the queues of all."""
+        """Commands for its Jobs, which resume those that are aborted, for the victim, and for the queues of all."""
         target: Manifest = {
             "apiVersion": _BATCH,
             "kind": "Job",
@@ -142,6 +170,8 @@ class HostileTenant:
             found = await self._tenant.find(_JOBS, name)
             uid = found["metadata"]["uid"] if found is not None else "absent"
             target |= {"name": name, "uid": uid}
+            if found is not None and _phase_of(found) == "Aborted":
+                action = "ResumeJob"
         elif choice % 3 == 1:
             queue = await self._cluster.get("queues", list(QUOTAS)[choice % 3])
             target = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue"}
@@ -221,14 +251,11 @@ class HostileTenant:
     async def _waiting(self) -> dict[str, Any]:
         """Jobs of the tenant that neither end nor run, with their status."""
         found = await self._cluster.list(_JOBS, namespace=HOSTILE_NAMESPACE)
-        states = {each["metadata"]["name"]: each.get("status") or {} for each in found}
-        return {
-            name: status for name, status in states.items() if (status.get("state") or {}).get("phase") not in _SETTLED
-        }
+        return {each["metadata"]["name"]: each.get("status") for each in found if _phase_of(each) not in _SETTLED}
 
     async def _victim_runs(self) -> bool:
         found = await self._cluster.get(_JOBS, "victim")
-        return bool(((found.get("status") or {}).get("state") or {}).get("phase") == "Running")
+        return _phase_of(found) == "Running"
 
     async def _pods_of_victim(self) -> dict[str, str]:
         pods = await self._cluster.list("pods", namespace=NAMESPACE, labelSelector="volcano.sh/job-name=victim")

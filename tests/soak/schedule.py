@@ -73,9 +73,11 @@ KINDS: Final[dict[str, tuple[int, float, float]]] = {
     "hostile-command": (4, 0.0, 0.0),
     "hostile-cronjob": (1, 0.0, 0.0),
     "hostile-owner": (2, 0.0, 0.0),
+    # The admission server
+    "kill-admission": (3, 0.0, 4.0),
 }
 #: Kinds that end a process.
-ENDING: Final = frozenset({"kill-leader", "kill-standby", "terminate-leader", "kill-controllers"})
+ENDING: Final = frozenset({"kill-leader", "kill-standby", "terminate-leader", "kill-controllers", "kill-admission"})
 #: Seconds: in the second half of each period no process ends, so that its memory is measured over a quarter of an hour.
 PERIOD: Final = 1800.0
 #: Seconds: mean time between two faults.
@@ -84,17 +86,19 @@ MEAN_GAP: Final = 2.5
 WARM_UP: Final = 5.0
 
 
-def fault_schedule(seed: int, seconds: float, only: Collection[str] = ()) -> list[ScheduledFault]:
+def fault_schedule(
+    seed: int, seconds: float, only: Collection[str] = (), gap: float = MEAN_GAP
+) -> list[ScheduledFault]:
     """Faults in order of time. The schedule of a shorter soak is a prefix of that of a longer one.
 
-    `only`: kinds to choose from; empty: all.
+    `only`: kinds to choose from; empty: all. `gap`: seconds, mean time between two faults.
     """
     rng = random.Random(seed)
     chosen = [kind for kind in KINDS if not only or kind in only]
     found: list[ScheduledFault] = []
     at = WARM_UP
     while True:
-        at += rng.expovariate(1 / MEAN_GAP)
+        at += rng.expovariate(1 / gap)
         if at >= seconds:
             return found
         kinds = [kind for kind in chosen if at % PERIOD < PERIOD / 2 or kind not in ENDING]

@@ -45,10 +45,12 @@ def _for_tenant(manifest: Manifest) -> Manifest:
     return manifest
 
 
-async def attempted(action: Awaitable[object]) -> None:
-    """Await a tenant's request; a policy may refuse it. Raises RequestError for any other failure."""
+async def attempted(action: Awaitable[object]) -> str:
+    """Await a tenant's request; the refusal by a policy, "" without one. Raises RequestError for any other failure."""
     try:
         await action
     except RequestError as error:
         if error.status not in _REFUSED:
             raise
+        return str(error)
+    return ""

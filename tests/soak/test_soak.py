@@ -12,6 +12,8 @@ import pytest
 from tests.controlplane.audit import Audited
 from tests.controlplane.manifests import Manifest, gpu_node, pod, pod_group, queue
 from tests.e2e.history import Change, Moment
+from tests.manifests.test_foreign_objects import SCHEDULER
+from tests.soak.admission import foreign_attempts, violation
 from tests.soak.faults import ACTIONS
 from tests.soak.oracle import Oracle, amounts, request_of
 from tests.soak.resources import ResourceSample, ResourceSampler
@@ -229,3 +231,35 @@ def test_growth_of_memory_and_descriptors_after_the_warm_up_is_found() -> None:
     _readings(sampler, "short-lived", 8, 20.0, 20.0)
     assert [text.partition(":")[0] for text in sampler.leaks()] == ["grows", "opens"]
     assert sampler.leaks()[1] == "opens: open descriptors grew from 55 to 105"
+
+
+_DOWN = '500 failed calling webhook "validatepodgroup.volcano.sh"'
+_RULE = '403 admission webhook "validatepodgroup.volcano.sh" denied the request: spec.queue'
+
+
+@pytest.mark.parametrize(
+    ("text", "is_foreign", "serves", "passes_unserved", "expected"),
+    [
+        ("", False, True, False, ""),
+        (_DOWN, False, False, False, ""),
+        ("", False, False, False, "x passes unchecked while the admission server is down"),
+        (_DOWN, False, True, False, f"x is refused while the admission server serves: {_DOWN}"),
+        (_RULE, False, True, False, f"x is refused while the admission server serves: {_RULE}"),
+        (_RULE, False, False, False, f"x is refused by another rule: {_RULE}"),
+        (_DOWN, False, False, True, f"x is refused while the admission server is down: {_DOWN}"),
+        ("", True, False, False, ""),
+        (_DOWN, True, False, False, f"x of another scheduler is refused: {_DOWN}"),
+        (_RULE, True, True, False, f"x of another scheduler is refused: {_RULE}"),
+        ("503 etcdserver: leader changed", True, True, False, ""),
+        ("403 not yet ready to handle request", False, True, False, ""),
+    ],
+)
+def test_refusals_are_those_that_are_documented(
+    text: str, is_foreign: bool, serves: bool, passes_unserved: bool, expected: str
+) -> None:
+    found = violation("x", text, is_foreign=is_foreign, serves=serves, passes_unserved=passes_unserved)
+    assert found == expected
+
+
+def test_no_policy_exempts_the_user_of_the_requests_for_another_scheduler() -> None:
+    assert {attempt.user for attempt in foreign_attempts()} == {"somebody", SCHEDULER}

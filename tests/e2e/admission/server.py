@@ -28,6 +28,7 @@ class Admission:
         self.port, self.health = free_port(), free_port()
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
+        self._command: list[str | Path] = []
 
     async def install(self, folder: Path = MANIFESTS / "admission", authorities: str = "") -> None:
         """Apply a kustomization; with `authorities`, PEM, in the place of cert-manager."""
@@ -56,10 +57,16 @@ class Admission:
                 hook["clientConfig"]["url"] = f"https://127.0.0.1:{self.port}{path}"
 
     async def start(self) -> None:
+        """Start a process, on the same ports as the former one, and wait until it is ready."""
+        self._command = self._command or await self._words()
+        self._process = spawn(self._command, log=self._folder / "admission.log")
+        await self.cluster.wait_until(self._ready, "the admission server to be ready", within=90)
+
+    async def _words(self) -> list[str | Path]:
         flags = arguments(await self.cluster.get("deployments", NAME, namespace=SYSTEM))
         kubeconfig = await account(self.cluster, NAME)
         own = ("--port=", "--webhook-namespace=")
-        command: list[str | Path] = [
+        return [
             Path(sys.executable).with_name("capcard-sched"),
             *(flag.replace("/certificates/", f"{self._folder}/") for flag in flags if not flag.startswith(own)),
             f"--kubeconfig={kubeconfig}",
@@ -68,8 +75,6 @@ class Admission:
             f"--port={self.port}",
             f"--healthz-address=127.0.0.1:{self.health}",
         ]
-        self._process = spawn(command, log=self._folder / "admission.log")
-        await self.cluster.wait_until(self._ready, "the admission server to be ready", within=90)
 
     async def _ready(self) -> bool:
         try:
@@ -87,6 +92,11 @@ class Admission:
     def pid(self) -> int:
         assert self._process is not None, "not started"
         return self._process.pid
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._process is not None:
+            end(self._process)
 
     def stop(self) -> None:
         if self._process is not None:

@@ -6,30 +6,20 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
-from tests.controlplane.faults import Fault, Forward
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.proxy import Proxy
 from tests.e2e.controllers.conftest import JOBS, Jobs
+from tests.e2e.controllers.killing import NthWrite
 from tests.e2e.daemons import QUICK_ELECTION, Controllers
 from tests.e2e.expectations import until
 
 pytestmark = pytest.mark.campaign
 
-_WRITES = ("POST", "PATCH", "DELETE")
 #: Most writes of a process before it is killed.
 _LONGEST = 5
-
-
-class NthWrite(Fault):
-    """The nth write of a process."""
-
-    def concerns(self, verb: str, path: str) -> bool:
-        """Events and Leases do not change what is reconciled."""
-        return verb in _WRITES and "/events" not in path and "/leases" not in path
 
 
 class KilledAtEveryWrite:
@@ -47,24 +37,11 @@ class KilledAtEveryWrite:
         """Until cancelled."""
         while True:
             round_, nth = divmod(self.kills, _LONGEST)
-            fault = NthWrite("POST", "", nth + 1, None)
-            reached = asyncio.Event()
-
-            async def action(
-                forward: Forward,
-                reached: asyncio.Event = reached,
-                taken: bool = (round_ + nth) % 2 == 0,
-            ) -> web.Response:
-                if taken:
-                    await forward()
-                reached.set()
-                await asyncio.Event().wait()  # the client is gone before it ends
-                raise AssertionError
-
-            self._proxy.strike(fault, action)
+            fault = NthWrite(nth + 1, taken=(round_ + nth) % 2 == 0)
+            fault.strike(self._proxy)
             process = Controllers(self._proxy.kubeconfig_for("admin"), self._folder, name=f"killed-{self.kills}")
             async with process:
-                await reached.wait()
+                await fault.reached.wait()
                 await process.kill()
             fault.lift()
             self.kills += 1

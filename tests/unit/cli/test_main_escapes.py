@@ -65,21 +65,21 @@ VERBS = [
 ]
 
 
-def _variants(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], str]]:
+def variants(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], str]]:
     """The place of every text and key of an object."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _variants(inner, (*path, key))
+            yield from variants(inner, (*path, key))
             if path and path[-1] in {"labels", "annotations", "capability", "requests", "nodeSelector"}:
                 yield (*path, key), "key"
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            yield from _variants(inner, (*path, index))
+            yield from variants(inner, (*path, index))
     elif isinstance(value, str):
         yield path, "value"
 
 
-def _changed(objects: list[dict[str, Any]], path: tuple[Any, ...], what: str) -> list[dict[str, Any]]:
+def changed(objects: list[dict[str, Any]], path: tuple[Any, ...], what: str) -> list[dict[str, Any]]:
     found = copy.deepcopy(objects)
     *steps, last = path
     parent: Any = found
@@ -92,7 +92,7 @@ def _changed(objects: list[dict[str, Any]], path: tuple[Any, ...], what: str) ->
     return found
 
 
-PLACES = [(path, what) for path, what in _variants(OBJECTS) if path[1:] not in {("kind",), ("apiVersion",)}]
+PLACES = [(path, what) for path, what in variants(OBJECTS) if path[1:] not in {("kind",), ("apiVersion",)}]
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: " ".join(verb[:-2]))
@@ -101,7 +101,7 @@ def test_no_verb_prints_control_characters_of_an_object(
 ) -> None:
     for number, (path, what) in enumerate(PLACES):
         file = tmp_path / f"{number}.json"
-        file.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": _changed(OBJECTS, path, what)}))
+        file.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": changed(OBJECTS, path, what)}))
         run([str(file) if word == "$" else word for word in verb])
         printed = capsys.readouterr()
         for stream in printed:
@@ -128,7 +128,7 @@ def test_events_and_conditions_have_no_control_characters_of_an_object(
     """kubectl prints them as they are."""
     for number, (path, what) in enumerate(PLACES):
         file = tmp_path / f"{number}.json"
-        file.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": _changed(OBJECTS, path, what)}))
+        file.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": changed(OBJECTS, path, what)}))
         if run(["simulate", "--until", "1m", "-o", "json", "-f", str(file)]) == 0:
             for message in _messages(json.loads(capsys.readouterr().out)):
                 assert not [character for character in RAW if character in message], (path, what, message)
@@ -156,7 +156,7 @@ def test_a_recording_is_shown_without_control_characters(
 ) -> None:
     for number, (path, what) in enumerate(PLACES):
         file = tmp_path / f"{number}.rec"
-        if not _record(file, _changed(OBJECTS, path, what)):
+        if not _record(file, changed(OBJECTS, path, what)):
             continue
         run([*verb, str(file)])
         for stream in capsys.readouterr():

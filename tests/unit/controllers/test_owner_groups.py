@@ -1,0 +1,137 @@
+"""What pods with labels of operators cost: memory of pods that are gone, passes and wakes of one tenant's pods."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from capcard_sched.controllers.objects import POD, JsonObject, Key
+from capcard_sched.controllers.owner_groups import OwnerGroups
+from capcard_sched.controllers.owner_rules import built_in_rules
+from capcard_sched.model.annotations import GROUP_NAME
+
+_JOB_SET = "jobset.sigs.k8s.io/jobset-name"
+_RESTART = "jobset.sigs.k8s.io/restart-attempt"
+
+
+def owners() -> OwnerGroups:
+    return OwnerGroups(built_in_rules(), ["capcard-sched"])
+
+
+def pod(name: str, job_set: str = "j", restart: str = "0", group: str = "", **annotations: str) -> JsonObject:
+    notes = {**({GROUP_NAME: group} if group else {}), **annotations}
+    labels = {_JOB_SET: job_set, _RESTART: restart} if job_set else {}
+    metadata = {"name": name, "namespace": "team", "uid": f"uid-{name}", "labels": labels, "annotations": notes}
+    return {"metadata": metadata, "spec": {"schedulerName": "capcard-sched"}, "status": {}}
+
+
+def observe(groups: OwnerGroups, old: JsonObject | None, new: JsonObject | None) -> list[Key]:
+    return list(groups.observe(old, new))
+
+
+def test_a_pod_that_changes_its_labels_leaves_the_owner_of_before() -> None:
+    groups, former = owners(), None
+    for number in range(100):
+        present = pod("p", f"j{number}")
+        observe(groups, former, present)
+        former = present
+    assert len(groups) == 1
+    observe(groups, former, pod("p", ""))
+    assert len(groups) == 0
+    observe(groups, pod("p", ""), None)
+    assert len(groups) == 0
+
+
+def test_a_pod_that_changes_its_labels_is_not_waited_for() -> None:
+    groups = owners()
+    runs = pod("runs", restart="0", group="j")
+    observe(groups, None, runs)
+    waits = pod("waits", restart="1")
+    observe(groups, None, waits)
+    found = groups.ruled(waits)
+    assert found is not None
+    assert groups.must_wait(found, waits, "j")
+    assert observe(groups, runs, pod("runs", "other", group="j")) == [Key(POD, "team", "waits")]
+    assert not groups.must_wait(found, waits, "j")
+
+
+def test_pods_of_two_kinds_of_owners_of_one_name_leave_nothing() -> None:
+    groups = owners()
+
+    def of(kind: str) -> JsonObject:
+        made = pod(kind, "")
+        made["metadata"]["labels"] = {"training.kubeflow.org/job-name": "j"}
+        reference = {"apiVersion": "kubeflow.org/v1", "kind": kind, "name": "j", "uid": kind, "controller": True}
+        made["metadata"]["ownerReferences"] = [reference]
+        return made
+
+    for kind in ("PyTorchJob", "TFJob"):
+        observe(groups, None, of(kind))
+    for kind in ("PyTorchJob", "TFJob"):
+        observe(groups, of(kind), None)
+    assert len(groups) == 0
+
+
+def test_a_text_that_is_longer_than_a_name_of_an_object_names_no_owner() -> None:
+    groups = owners()
+    assert groups.ruled(pod("p", "", **{_JOB_SET: "x" * 254})) is None
+    assert groups.ruled(pod("p", "", **{_JOB_SET: "x" * 253})) is not None
+
+
+def test_an_owner_that_cannot_be_read_is_reported_once_while_it_has_pods() -> None:
+    groups, one = owners(), pod("p")
+    found = groups.ruled(one)
+    assert found is not None
+    for _ in range(2):
+        observe(groups, None, one)
+        assert groups.is_first_report(found)
+        assert not groups.is_first_report(found)
+        observe(groups, one, None)
+
+
+def _lines(work: Callable[[], object]) -> int:
+    """The number of lines that work executes."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_a_pass_over_a_pod_costs_the_same_however_many_groups_its_owner_has() -> None:
+    def cost(size: int) -> int:
+        groups = owners()
+        for number in range(size):
+            observe(groups, None, pod(f"p{number}", restart=str(number), group=f"g{number}"))
+        one = pod("one", restart="x")
+        found = groups.ruled(one)
+        assert found is not None
+        return _lines(lambda: (groups.is_plain(found), groups.must_wait(found, one, "absent")))
+
+    assert cost(400) <= cost(4) + 2
+
+
+def test_pods_that_wait_are_woken_when_their_group_has_one_incarnation_at_most() -> None:
+    groups = owners()
+    running = [pod(f"r{number}", restart=str(number), group="j") for number in range(50)]
+    for each in running:
+        observe(groups, None, each)
+    for number in range(50):
+        waits = pod(f"w{number}", restart="x")
+        observe(groups, None, waits)
+        found = groups.ruled(waits)
+        assert found is not None
+        assert groups.must_wait(found, waits, "j")
+    woken = [len(observe(groups, each, None)) for each in running]
+    assert woken == [*[0] * 48, 50, 0], "each waits again, if it has to"
