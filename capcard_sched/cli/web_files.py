@@ -90,6 +90,11 @@ class FileClusters:
         """Of the input; None for a saved state."""
         return self._history
 
+    @property
+    def is_ready(self) -> bool:
+        """Files are read before the server starts."""
+        return True
+
     async def view(self, page: Page, query: Mapping[str, str], namespaces: frozenset[str] | None) -> InsightPart:
         """The view of a page at the moment of the query. Raises LookupError and ValueError."""
         key = page.address, *sorted(query.items())

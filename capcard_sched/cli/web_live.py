@@ -85,11 +85,16 @@ class LiveClusters:
         self._source, self._held, self._ledger = source, held, ledger
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the lists are complete."""
+        return self._held.stale_for() is not None
+
     async def view(self, page: Page, query: Mapping[str, str], namespaces: frozenset[str] | None) -> InsightPart:
         """The view of a page now. Raises LookupError, ValueError and UnavailableError."""
         if "at" in query:
             raise ValueError("at: a live cluster has no past; --recording shows that of a recording")
-        if self._held.stale_for() is None:
+        if not self.is_ready:
             raise UnavailableError("the cluster is read for the first time")
         async with self._slots:
             running = begin_view(lambda: self._cluster(namespaces), page, query)

@@ -35,6 +35,8 @@ _HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 _STATIC: Final = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+#: Addresses of probes: without access, and without content.
+_PROBES: Final = ("/healthz", "/readyz")
 #: Parameters of every page.
 _COMMON: Final = frozenset({"at"})
 #: Bytes of a request line: a scheduler-conf is part of an address.
@@ -54,6 +56,8 @@ class WebServer:
             app.router.add_get(page.address, self._page(page))
             app.router.add_get(f"/api/v1{page.document}", self._document(page))
         app.router.add_get("/api/v1/events", self._events)
+        for address in _PROBES:
+            app.router.add_get(address, self._probe)
         for name in _STATIC:
             app.router.add_get(f"/static/{name}", self._file(name))
         self._runner = web.AppRunner(
@@ -80,7 +84,8 @@ class WebServer:
     ) -> web.StreamResponse:
         """Check access, turn exceptions into pages, and set the headers of every response."""
         try:
-            request["namespaces"] = await self._access.namespaces(request)
+            if request.path not in _PROBES:
+                request["namespaces"] = await self._access.namespaces(request)
             response = await handler(request)
         except DeniedError as error:
             response = self._error(request, error.status, str(error))
@@ -138,6 +143,11 @@ class WebServer:
             return web.Response(body=self._static[name], content_type=_STATIC[name], charset="utf-8")
 
         return handle
+
+    async def _probe(self, request: web.Request) -> web.Response:
+        if request.path == "/readyz" and not self._source.is_ready:
+            return web.Response(text="the cluster is read for the first time\n", status=503)
+        return web.Response(text="ok\n")
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events: the page is read again after a change."""

@@ -18,6 +18,10 @@ class UnavailableError(Exception):
 class PageSource(Protocol):
     """Clusters at moments."""
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the cluster is read."""
+
     async def view(self, page: Page, query: Mapping[str, str], namespaces: frozenset[str] | None) -> InsightPart:
         """The view of a page at the moment `at` of the query, of jobs in some namespaces; None for all.
 
