@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -283,23 +281,11 @@ def _print_tables(report: UsageReport) -> None:
             put(line)
 
 
-_AMOUNTS: Final = ("used", "evicted", "quota", "idle", "lent")
-
-
 def _csv(report: UsageReport) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*report.by, *_AMOUNTS, "jobs", "wait_p50", "wait_p90"])
-    for row in report.rows:
-        waits = ["" if wait is None else f"{wait / 1000:.3f}" for wait in (row.wait_p50, row.wait_p90)]
-        amounts = [_hours(getattr(row, name)) for name in _AMOUNTS]
-        writer.writerow([*map(_cell, row.group), *amounts, row.jobs, *waits])
-    return text.getvalue()
+    from capcard_sched.web.usage import usage_group
+    from capcard_sched.web.usage_csv import usage_csv
 
-
-def _cell(value: str) -> str:
-    """A text that no spreadsheet takes for a formula."""
-    return f"'{value}" if value.startswith(("=", "+", "-", "@")) else value
+    return usage_csv(report.by, map(usage_group, report.rows))
 
 
 def _document(report: UsageReport) -> dict[str, Any]:

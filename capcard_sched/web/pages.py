@@ -36,6 +36,7 @@ class Page(NamedTuple):
 
 
 OVERVIEW: Final = Page("/", "/overview", "overview.html", overview, views.Overview)
+USAGE: Final = Page("/usage", "/usage", "usage.html", usage_view, views.UsageView, frozenset({"since", "by"}))
 PAGES: Final = (
     OVERVIEW,
     Page("/queues", "/queues", "queues.html", queue_list, views.QueueList),
@@ -57,7 +58,7 @@ PAGES: Final = (
         frozenset({"kind", "fix"}),
     ),
     Page("/nodes", "/nodes", "nodes.html", node_list, views.NodeList, frozenset({"card", "queue", "text", "page"})),
-    Page("/usage", "/usage", "usage.html", usage_view, views.UsageView, frozenset({"since", "by"})),
+    USAGE,
     Page(
         "/what-if",
         "/what-if",

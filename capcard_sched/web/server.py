@@ -13,10 +13,11 @@ from aiohttp import web
 
 from capcard_sched.insight.forked_copy import ForkedCopyError
 from capcard_sched.web.access import DeniedError
-from capcard_sched.web.pages import PAGES
+from capcard_sched.web.pages import PAGES, USAGE
 from capcard_sched.web.render import render
 from capcard_sched.web.source import UnavailableError
-from capcard_sched.web.views import WebError
+from capcard_sched.web.usage_csv import usage_csv
+from capcard_sched.web.views import UsageView, WebError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -55,6 +56,7 @@ class WebServer:
         for page in PAGES:
             app.router.add_get(page.address, self._page(page))
             app.router.add_get(f"/api/v1{page.document}", self._document(page))
+        app.router.add_get(f"{USAGE.address}.csv", self._usage_csv)
         app.router.add_get("/api/v1/events", self._events)
         for address in _PROBES:
             app.router.add_get(address, self._probe)
@@ -143,6 +145,14 @@ class WebServer:
             return web.Response(body=self._static[name], content_type=_STATIC[name], charset="utf-8")
 
         return handle
+
+    async def _usage_csv(self, request: web.Request) -> web.Response:
+        """The groups of the page of usage with the same query."""
+        view = await self._source.view(USAGE, _query(request, USAGE), request["namespaces"])
+        assert isinstance(view, UsageView)
+        response = web.Response(text=usage_csv(view.by, view.groups), content_type="text/csv", charset="utf-8")
+        response.headers["Content-Disposition"] = 'attachment; filename="usage.csv"'
+        return response
 
     async def _probe(self, request: web.Request) -> web.Response:
         if request.path == "/readyz" and not self._source.is_ready:
