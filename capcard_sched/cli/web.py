@@ -217,5 +217,8 @@ async def _serve(source: PageSource, access: Access, address: AddressFlag) -> No
     except OSError as error:
         raise BadInputError(f"--listen-address: {address}: {error.strerror or error}") from None
     put(f"serving on http://{address.host or '127.0.0.1'}:{port}/", flush=True)
+    preparing = asyncio.create_task(source.prepare())
     await ended.wait()
+    preparing.cancel()
+    await asyncio.gather(preparing, return_exceptions=True)
     await server.stop()

@@ -36,6 +36,8 @@ class Page(NamedTuple):
 
 
 OVERVIEW: Final = Page("/", "/overview", "overview.html", overview, views.Overview)
+#: Pages that most viewers see first: their views are made before the first request.
+FIRST_ADDRESSES: Final = ("/", "/jobs", "/nodes", "/queues")
 USAGE: Final = Page("/usage", "/usage", "usage.html", usage_view, views.UsageView, frozenset({"since", "by"}))
 PAGES: Final = (
     OVERVIEW,

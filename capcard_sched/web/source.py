@@ -28,5 +28,8 @@ class PageSource(Protocol):
         Raises LookupError, ValueError and UnavailableError.
         """
 
+    async def prepare(self) -> None:
+        """Make views that are likely to be asked for, where they stay valid."""
+
     def changes(self) -> AsyncIterator[tuple[str, str]]:
         """Events of a live cluster with their data, for ever: `change`, `beat`, `stale`."""
