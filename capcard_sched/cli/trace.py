@@ -22,6 +22,8 @@ def openb(
     output: Annotated[Path, Parameter(name=["--output", "-o"])],
     sharing: Literal["whole", "vgpu"] = "whole",
     quota_share: float = DEFAULT_QUOTA_SHARE,
+    report: Annotated[Path | None, Parameter(show_default=False, metavar="FILE")] = None,
+    scheduler_conf: Annotated[Path | None, Parameter(show_default=False)] = None,
 ) -> int:
     """Convert an openb trace (two CSV files) to one scenario file.
 
@@ -37,7 +39,12 @@ def openb(
             cores and memory percentage, on nodes that register their cards. Needs a scheduler-conf with `deviceshare`.
         quota_share: Quota of a class per card model: the size of its largest pod plus this share of the rest of its
             unconstrained peak. Below 1, bursts are queued.
+        report: Also simulate the scenario, and write the page of the end, with cards in use over time, to this HTML
+            file, as `simulate --report` does.
+        scheduler_conf: Scheduler-conf file of the simulation of --report. Default: the built-in one.
     """
+    if scheduler_conf is not None and report is None:
+        return usage_error("--scheduler-conf: needs --report, which simulates the scenario")
     try:
         trace_pods = read_pods(pods)
         scenario = make_scenario(read_nodes(nodes), trace_pods, quota_share, sharing)
@@ -52,7 +59,11 @@ def openb(
         return usage_error(f"{output}: {error.strerror}")
     for line in _summary(scenario, trace_pods, output, sharing).splitlines():
         put_error(line)
-    return 0
+    if report is None:
+        return 0
+    from capcard_sched.cli.simulate import simulate
+
+    return simulate(file=(str(output),), scheduler_conf=scheduler_conf, report=report)
 
 
 def _summary(scenario: TraceScenario, pods: list[TracePod], output: Path, sharing: str) -> str:

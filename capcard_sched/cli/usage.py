@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -15,7 +13,6 @@ from cyclopts import App, Parameter
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.inputs import BadInputError, valid_conf
 from capcard_sched.cli.output import put, put_error, put_json
-from capcard_sched.model.quoting import escaped
 from capcard_sched.model.timestamps import SPAN_FORM, DurationError, format_timestamp, parse_span, span
 from capcard_sched.reports.evictions import preemptor_text
 from capcard_sched.reports.tables import TextTable
@@ -316,26 +313,11 @@ def _print_tables(report: UsageReport) -> None:
             put(line)
 
 
-#: Beginnings of formulas, also of full width; some spreadsheets ignore spaces before them.
-_FORMULAS: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-_AMOUNTS: Final = ("used", "evicted", "quota", "idle", "lent")
-
-
 def _csv(report: UsageReport) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*report.by, *_AMOUNTS, "jobs", "wait_p50", "wait_p90"])
-    for row in report.rows:
-        waits = ["" if wait is None else f"{wait / 1000:.3f}" for wait in (row.wait_p50, row.wait_p90)]
-        amounts = [_hours(getattr(row, name)) for name in _AMOUNTS]
-        writer.writerow([*map(_cell, row.group), *amounts, row.jobs, *waits])
-    return text.getvalue()
+    from capcard_sched.web.usage import usage_group
+    from capcard_sched.web.usage_csv import usage_csv
 
-
-def _cell(value: str) -> str:
-    """A text in one line that no spreadsheet takes for a formula."""
-    text = escaped(value)
-    return f"'{text}" if text.lstrip().startswith(_FORMULAS) else text
+    return usage_csv(report.by, map(usage_group, report.rows))
 
 
 def _document(report: UsageReport) -> dict[str, Any]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from capcard_sched.cli.cluster_source import Source
 from capcard_sched.cli.exit_codes import usage_error
@@ -23,13 +26,34 @@ if TYPE_CHECKING:
     from capcard_sched.web.source import PageSource
 
 _DEFAULT_ADDRESS = "127.0.0.1:8090"
+_PROXY: Final = Group("With --authentication proxy", sort_key=4)
+#: A name of a header of HTTP.
+_HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+Authentication: TypeAlias = Literal["none", "token", "proxy"]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Proxy:
+    """Flags of an authenticating proxy."""
+
+    proxy_header: Annotated[str, Parameter(group=_PROXY, metavar="NAME")] = "X-Remote-User"
+    """Header with the name of the user."""
+
+    proxy_groups_header: Annotated[str, Parameter(group=_PROXY, show_default=False, metavar="NAME")] = ""
+    """Header with the groups of the user, separated by commas; the proxy replaces that of a client. Default: none."""
+
+    proxy_secret: Annotated[Path | None, Parameter(group=_PROXY, metavar="FILE")] = None
+    """File with the secret that the proxy adds to each request as X-Capcard-Proxy-Secret; read again with each."""
 
 
 def web(
     *,
     listen_address: Annotated[str, Parameter(metavar="HOST:PORT")] = _DEFAULT_ADDRESS,
-    authentication: Annotated[Literal["none", "token"] | None, Parameter(show_default=False)] = None,
+    authentication: Annotated[Authentication | None, Parameter(show_default=False)] = None,
     ledger: Annotated[str, Parameter(show_default=False, metavar="FILE|URL")] = "",
+    proxy: Proxy = Proxy(),
     source: Source = Source(),  # noqa: B008 - frozen
 ) -> int:
     """Serve pages about queues, jobs and nodes, with diagnoses, what-if and a time machine.
@@ -43,9 +67,11 @@ def web(
     Args:
         listen_address: Address of the server.
         authentication: `none`: every client sees everything. `token`: a bearer token of the live cluster; a viewer sees
-            the jobs of namespaces in which the user may get pods. Default: none on a loopback address, else token.
+            the jobs of namespaces in which the user may get pods. `proxy`: the same for the user that an authenticating
+            proxy names in a header. Default: none on a loopback address, else token.
         ledger: Database of the page of usage: a file, or postgresql://USER@HOST:PORT/NAME (docs/ledger.md). That of a
             live cluster is created where necessary, and jobs, held cards and quotas are recorded in it.
+        proxy: Flags of an authenticating proxy.
         source: Flags that select the cluster.
     """
     try:
@@ -53,9 +79,9 @@ def web(
     except ValueError as error:
         return usage_error(f"--listen-address: {error}")
     try:
-        by_token = _by_token(authentication, address, source)
+        chosen = _authentication(authentication, address, source, proxy)
         if source.is_live:
-            _serve_live(source, address, ledger, by_token=by_token)
+            _serve_live(source, address, ledger, chosen, proxy)
         else:
             from capcard_sched.cli.web_files import FileClusters
 
@@ -69,15 +95,42 @@ def web(
     return 0
 
 
-def _by_token(authentication: Literal["none", "token"] | None, address: AddressFlag, source: Source) -> bool:
-    """Whether viewers need a token. Raises BadInputError."""
-    if authentication is None and not _is_loopback(address) and not source.is_live:
+def _authentication(given: Authentication | None, address: AddressFlag, source: Source, proxy: Proxy) -> Authentication:
+    """The authentication of viewers. Raises BadInputError."""
+    if given is None and not _is_loopback(address) and not source.is_live:
         raise BadInputError(
             f"--listen-address: {address}: not a loopback address; --authentication none shows the input to all clients"
         )
-    if authentication == "token" and not source.is_live:
-        raise BadInputError("--authentication token: needs a live cluster, which reviews the tokens")
-    return authentication == "token" or (authentication is None and not _is_loopback(address))
+    if given in {"token", "proxy"} and not source.is_live:
+        raise BadInputError(f"--authentication {given}: needs a live cluster, which reviews the users")
+    if given == "proxy":
+        _check_proxy(proxy)
+    elif proxy != Proxy():
+        raise BadInputError("--proxy-header, --proxy-groups-header, --proxy-secret: need --authentication proxy")
+    return given or ("none" if _is_loopback(address) else "token")
+
+
+def _check_proxy(proxy: Proxy) -> None:
+    """Raises BadInputError for flags with which a client could name its own user."""
+    from capcard_sched.web.reviewed_access import PROOF_HEADER, read_secret
+
+    flags = (("--proxy-header", proxy.proxy_header), ("--proxy-groups-header", proxy.proxy_groups_header))
+    for flag, name in flags:
+        if name and not _HEADER.fullmatch(name):
+            raise BadInputError(f"{flag}: {name!r}: expected the name of a header, such as X-Remote-User")
+    if not proxy.proxy_header:
+        raise BadInputError("--proxy-header: expected the name of a header, such as X-Remote-User")
+    names = [name.lower() for _, name in flags if name]
+    if len({*names, PROOF_HEADER.lower()}) <= len(names):
+        raise BadInputError(f"--proxy-header, --proxy-groups-header: expected two names, and not {PROOF_HEADER}")
+    if proxy.proxy_secret is None:
+        raise BadInputError("--authentication proxy: needs --proxy-secret: without it, a client names any user")
+    try:
+        read_secret(proxy.proxy_secret)
+    except OSError as error:
+        raise BadInputError(f"--proxy-secret: {proxy.proxy_secret}: {error.strerror}") from None
+    except ValueError as error:
+        raise BadInputError(f"--proxy-secret: {error}") from None
 
 
 def _is_loopback(address: AddressFlag) -> bool:
@@ -93,7 +146,9 @@ def _local_access(address: AddressFlag) -> Access:
     return LocalAccess((address.host,) if _is_loopback(address) else None)
 
 
-def _serve_live(source: Source, address: AddressFlag, ledger: str, *, by_token: bool) -> None:
+def _serve_live(
+    source: Source, address: AddressFlag, ledger: str, authentication: Authentication, proxy: Proxy
+) -> None:
     """Follow a live cluster and serve. Raises BadInputError and CancelledError."""
     from capcard_sched.cli.inputs import build_core, options_of
     from capcard_sched.cli.live_cluster import connection_of
@@ -109,25 +164,37 @@ def _serve_live(source: Source, address: AddressFlag, ledger: str, *, by_token: 
 
     async def serve() -> None:
         held = FollowedCluster(core, connection, connection.namespace or "default")
-        await _follow(source, held, address, ledger, by_token=by_token)
+        await _follow(source, held, address, ledger, authentication, proxy)
 
     run_followed(serve())
 
 
-async def _follow(source: Source, held: FollowedCluster, address: AddressFlag, ledger: str, *, by_token: bool) -> None:
+async def _follow(
+    source: Source,
+    held: FollowedCluster,
+    address: AddressFlag,
+    ledger: str,
+    authentication: Authentication,
+    proxy: Proxy,
+) -> None:
     """Serve while the cluster is followed, until a signal. Raises groups of BadInputError."""
     from capcard_sched.cli.ledger_feed import LedgerFeed
     from capcard_sched.cli.web_live import LiveClusters
     from capcard_sched.kube.client import Client
-    from capcard_sched.web.token_access import TokenAccess
+    from capcard_sched.web.reviewed_access import ProxyAccess, TokenAccess
 
     task = asyncio.current_task()
     assert task is not None
     async with AsyncExitStack() as stack:
         access = _local_access(address)
-        if by_token:
+        if authentication != "none":
             client = await stack.enter_async_context(Client(held.connection))
-            access = TokenAccess(client, held.namespaces)
+            if authentication == "token":
+                access = TokenAccess(client, held.namespaces)
+            else:
+                assert proxy.proxy_secret is not None
+                headers = proxy.proxy_header, proxy.proxy_groups_header
+                access = ProxyAccess(client, held.namespaces, *headers, proxy.proxy_secret)
         follow = held.follow(await held.find_kinds())
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(follow)]
@@ -159,5 +226,8 @@ async def _serve(source: PageSource, access: Access, address: AddressFlag) -> No
     except OSError as error:
         raise BadInputError(f"--listen-address: {address}: {error.strerror or error}") from None
     put(f"serving on http://{address.host or '127.0.0.1'}:{port}/", flush=True)
+    preparing = asyncio.create_task(source.prepare())
     await ended.wait()
+    preparing.cancel()
+    await asyncio.gather(preparing, return_exceptions=True)
     await server.stop()

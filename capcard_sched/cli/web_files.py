@@ -7,7 +7,7 @@ import io
 import signal
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +25,7 @@ from capcard_sched.cli.inputs import BadInputError, valid_conf
 from capcard_sched.cli.sessions import full_session
 from capcard_sched.cli.what_if import compare, describe_changes
 from capcard_sched.insight.changes import UnknownObjectError
+from capcard_sched.insight.forked_copy import ForkedCopyError
 from capcard_sched.reports.recording import Recorder
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.web.changes import Comparison, ProposedChanges
@@ -32,6 +33,7 @@ from capcard_sched.web.cluster import Cluster
 from capcard_sched.web.copies import begin_view, view_of
 from capcard_sched.web.history import history_of
 from capcard_sched.web.moments import parse_moment
+from capcard_sched.web.pages import FIRST_ADDRESSES, PAGES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -67,6 +69,8 @@ class FileClusters:
         self._given: SimulationInput | None = None
         #: Address and query of a page to its view: files do not change.
         self._views: OrderedDict[tuple[object, ...], InsightPart] = OrderedDict()
+        #: Locks of the views that are made now.
+        self._making: dict[tuple[object, ...], asyncio.Lock] = {}
 
     def load(self) -> Cluster:
         """The cluster at the end of the input, with its history. Raises BadInputError."""
@@ -90,20 +94,39 @@ class FileClusters:
         """Of the input; None for a saved state."""
         return self._history
 
+    @property
+    def is_ready(self) -> bool:
+        """Files are read before the server starts."""
+        return True
+
     async def view(self, page: Page, query: Mapping[str, str], namespaces: frozenset[str] | None) -> InsightPart:
         """The view of a page at the moment of the query. Raises LookupError and ValueError."""
         key = page.document, *sorted(query.items())
-        if namespaces is None and key in self._views:
-            self._views.move_to_end(key)
-            return self._views[key]
+        if namespaces is not None:
+            return await self._make(page, query, namespaces)
+        async with self._making.setdefault(key, asyncio.Lock()):  # of several first requests, one makes the view
+            try:
+                if key not in self._views:
+                    self._views[key] = await self._make(page, query, None)
+            finally:
+                self._making.pop(key, None)
+        self._views.move_to_end(key)
+        found = self._views[key]
+        if len(self._views) > _MOST_VIEWS:
+            self._views.popitem(last=False)
+        return found
+
+    async def prepare(self) -> None:
+        """Make the views of the first pages at the end of the input."""
+        for page in PAGES:
+            if page.address in FIRST_ADDRESSES:
+                with suppress(LookupError, ValueError, ForkedCopyError):  # a request reports it
+                    await self.view(page, {}, None)
+
+    async def _make(self, page: Page, query: Mapping[str, str], namespaces: frozenset[str] | None) -> InsightPart:
         loop = asyncio.get_running_loop()
         running = await loop.run_in_executor(self._thread, self._begin, page, query, namespaces)
-        view = view_of(await asyncio.to_thread(running.result), page)
-        if namespaces is None:
-            self._views[key] = view
-            if len(self._views) > _MOST_VIEWS:
-                self._views.popitem(last=False)
-        return view
+        return view_of(await asyncio.to_thread(running.result), page)
 
     async def changes(self) -> AsyncIterator[tuple[str, str]]:
         """No events: files do not change."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import time
 from contextlib import redirect_stderr
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 #: Views that are made at a time; others wait.
 _AT_ONCE: Final = 4
+#: Seconds after the beginning of a view in which further requests share it while nothing changes: all open pages ask
+#: at a change.
+_SHARED: Final = 2.0
 #: Seconds between two events: changes in between are one event.
 _PAUSE: Final = 1.0
 #: Seconds without a change after which a stream gets a sign of life.
@@ -88,20 +92,38 @@ class LiveClusters:
         """`ledger`: database of the page of usage, "" for none."""
         self._source, self._held, self._ledger = source, held, ledger
         self._slots = asyncio.Semaphore(_AT_ONCE)
+        #: Address, query and namespaces of a view to the version of the cluster, the beginning, and the task.
+        self._recent: dict[tuple[object, ...], tuple[int, float, asyncio.Task[InsightPart]]] = {}
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the lists are complete."""
+        return self._held.stale_for() is not None
 
     async def view(self, page: Page, query: Mapping[str, str], namespaces: frozenset[str] | None) -> InsightPart:
         """The view of a page now. Raises LookupError, ValueError and UnavailableError."""
         if "at" in query:
             raise ValueError("at: a live cluster has no past; --recording shows that of a recording")
-        if self._held.stale_for() is None:
+        if not self.is_ready:
             raise UnavailableError("the cluster is read for the first time")
-        async with self._slots:
-            running = begin_view(lambda: self._cluster(namespaces), page, query)
-            answer = await asyncio.to_thread(running.result)
-        view = view_of(answer, page)
+        key = page.address, *sorted(query.items()), namespaces
+        now, version = time.monotonic(), self._held.version
+        self._recent = {of: one for of, one in self._recent.items() if one[0] == version and now - one[1] < _SHARED}
+        if key not in self._recent:
+            self._recent[key] = version, now, asyncio.create_task(self._make(page, query, namespaces))
+        view = await asyncio.shield(self._recent[key][2])
         stale = round(self._held.stale_for() or 0.0)
         moment = msgspec.structs.replace(view.moment, stale=stale)  # type: ignore[attr-defined]
         return msgspec.structs.replace(view, moment=moment)
+
+    async def prepare(self) -> None:
+        """Nothing: views of a cluster that changes do not stay valid."""
+
+    async def _make(self, page: Page, query: Mapping[str, str], namespaces: frozenset[str] | None) -> InsightPart:
+        async with self._slots:
+            running = begin_view(lambda: self._cluster(namespaces), page, query)
+            answer = await asyncio.to_thread(running.result)
+        return view_of(answer, page)
 
     def _cluster(self, namespaces: frozenset[str] | None) -> Cluster:
         """The cluster, in a copy of the process."""

@@ -31,8 +31,11 @@ if TYPE_CHECKING:
 #: Stages of jobs that wait for nothing.
 _SERVED: Final = frozenset({"Scheduled", "Finished", "Terminating"})
 _BELOW_MINIMUM: Final = frozenset({PodGroupPhase.PENDING, PodGroupPhase.INQUEUE, PodGroupPhase.UNKNOWN})
-#: A diagnosis takes milliseconds with a thousand nodes; further jobs have the texts that the scheduler wrote last.
+#: A diagnosis takes time in proportion to the nodes, milliseconds with a thousand; further jobs have the texts that the
+#: scheduler wrote last.
 _MOST_DIAGNOSED: Final = 1000
+#: Diagnoses times nodes.
+_MOST_NODES_READ: Final = 1_000_000
 #: Waiting jobs times jobs, pods and nodes of the cluster, up to which each is attempted alone as by `explain`. Beyond,
 #: that would take many seconds, and the headline is that of the session of all jobs.
 _MOST_ATTEMPTED: Final = 10_000
@@ -104,7 +107,7 @@ class HeadlineReader:
         vcjobs = vcjobs_of(objects)
         size = len(state.jobs) + len(state.tasks) + len(state.nodes)
         is_attempted = len(waiting) * size <= _MOST_ATTEMPTED
-        diagnosed = 0
+        diagnosed, most = 0, min(_MOST_DIAGNOSED, _MOST_NODES_READ // max(1, len(state.nodes)))
         for job in jobs:
             owner = self._owner(job, vcjobs)
             if owner is not None and owner.get("kind") == "Job":
@@ -114,7 +117,7 @@ class HeadlineReader:
             other = diagnose_unscheduled(snapshot, objects, job, owner, now)
             if other is not None:
                 yield job.key, other
-            elif self._unreadable or diagnosed >= _MOST_DIAGNOSED:
+            elif self._unreadable or diagnosed >= most:
                 yield job.key, diagnose_by_conditions(objects, job, "", now, self._unreadable)
             else:
                 diagnosed += 1

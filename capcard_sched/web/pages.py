@@ -38,6 +38,9 @@ class Page(NamedTuple):
 
 
 OVERVIEW: Final = Page("/", "/overview", "overview.html", overview, views.Overview)
+#: Pages that most viewers see first: their views are made before the first request.
+FIRST_ADDRESSES: Final = ("/", "/jobs", "/nodes", "/queues")
+USAGE: Final = Page("/usage", "/usage", "usage.html", usage_view, views.UsageView, frozenset({"since", "by"}))
 PAGES: Final = (
     OVERVIEW,
     Page("/queues", "/queues", "queues.html", queue_list, views.QueueList),
@@ -59,7 +62,7 @@ PAGES: Final = (
         frozenset({"kind", "fix"}),
     ),
     Page("/nodes", "/nodes", "nodes.html", node_list, views.NodeList, frozenset({"card", "queue", "text", "page"})),
-    Page("/usage", "/usage", "usage.html", usage_view, views.UsageView, frozenset({"since", "by"})),
+    USAGE,
     Page("", "/ledger/usage", "", ledger_usage, LedgerUsage, frozenset({"since", "by"})),
     Page("", "/ledger/history", "", ledger_history, LedgerHistory, frozenset({"since", "name", "namespace"})),
     Page(

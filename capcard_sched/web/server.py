@@ -14,10 +14,11 @@ from aiohttp import web
 
 from capcard_sched.insight.forked_copy import ForkedCopyError
 from capcard_sched.web.access import VIEWER, DeniedError
-from capcard_sched.web.pages import PAGES
+from capcard_sched.web.pages import PAGES, USAGE
 from capcard_sched.web.render import render
 from capcard_sched.web.source import UnavailableError
-from capcard_sched.web.views import WebError
+from capcard_sched.web.usage_csv import usage_csv
+from capcard_sched.web.views import UsageView, WebError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -39,6 +40,8 @@ _HEADERS: Final = {
 _STATIC: Final = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 #: The namespaces whose jobs the viewer may see; None for all.
 _NAMESPACES: Final[web.RequestKey[frozenset[str] | None]] = web.RequestKey("namespaces")
+#: Addresses of probes: without access, and without content.
+_PROBES: Final = ("/healthz", "/readyz")
 #: Parameters of every page.
 _COMMON: Final = frozenset({"at"})
 #: Bytes of a request line: a scheduler-conf is part of an address.
@@ -61,7 +64,10 @@ class WebServer:
             if page.address:
                 app.router.add_get(page.address, self._page(page))
             app.router.add_get(f"/api/v1{page.document}", self._document(page))
+        app.router.add_get(f"{USAGE.address}.csv", self._usage_csv)
         app.router.add_get("/api/v1/events", self._events)
+        for address in _PROBES:
+            app.router.add_get(address, self._probe)
         for name in _STATIC:
             app.router.add_get(f"/static/{name}", self._file(name))
         self._runner = web.AppRunner(
@@ -91,7 +97,8 @@ class WebServer:
     ) -> web.StreamResponse:
         """Check access, turn exceptions into pages, and set the headers of every response."""
         try:
-            request[_NAMESPACES] = await self._access.namespaces(request)
+            if request.path not in _PROBES:
+                request[_NAMESPACES] = await self._access.namespaces(request)
             response = await handler(request)
         except DeniedError as error:
             response = self._error(request, error.status, str(error))
@@ -160,6 +167,19 @@ class WebServer:
             return web.Response(body=self._static[name], content_type=_STATIC[name], charset="utf-8")
 
         return handle
+
+    async def _usage_csv(self, request: web.Request) -> web.Response:
+        """The groups of the page of usage with the same query."""
+        view = await self._view(request, USAGE, _query(request, USAGE))
+        assert isinstance(view, UsageView)
+        response = web.Response(text=usage_csv(view.by, view.groups), content_type="text/csv", charset="utf-8")
+        response.headers["Content-Disposition"] = 'attachment; filename="usage.csv"'
+        return response
+
+    async def _probe(self, request: web.Request) -> web.Response:
+        if request.path == "/readyz" and not self._source.is_ready:
+            return web.Response(text="the cluster is read for the first time\n", status=503)
+        return web.Response(text="ok\n")
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events: the page is read again after a change."""

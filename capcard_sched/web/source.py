@@ -18,11 +18,18 @@ class UnavailableError(Exception):
 class PageSource(Protocol):
     """Clusters at moments."""
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the cluster is read."""
+
     async def view(self, page: Page, query: Mapping[str, str], namespaces: frozenset[str] | None) -> InsightPart:
         """The view of a page at the moment `at` of the query, of jobs in some namespaces; None for all.
 
         Raises LookupError, ValueError and UnavailableError.
         """
+
+    async def prepare(self) -> None:
+        """Make views that are likely to be asked for, where they stay valid."""
 
     def changes(self) -> AsyncIterator[tuple[str, str]]:
         """Events of a live cluster with their data, for ever: `change`, `beat`, `stale`."""

@@ -46,7 +46,7 @@ def usage_view(cluster: Cluster, query: Mapping[str, str]) -> UsageView:
         end=report.until,
         since=since,
         by=report.by,
-        groups=tuple(map(_group, report.rows)),
+        groups=tuple(map(usage_group, report.rows)),
         cards=tuple(map(_card, report.cards)),
         series=_series(series, {row.card: row.capacity for row in report.cards}, until - begin),
         notes=tuple(report.notes),
@@ -87,7 +87,8 @@ def _hours(amount: int) -> float:
     return round(amount / _HOUR, 2)
 
 
-def _group(row: UsageRow) -> UsageGroup:
+def usage_group(row: UsageRow) -> UsageGroup:
+    """The figures of a group in card-hours and seconds."""
     quota, idle, lent = (None if part is None else _hours(part) for part in (row.quota, row.idle, row.lent))
     p50, p90 = (None if wait is None else wait / 1000 for wait in (row.wait_p50, row.wait_p90))
     return UsageGroup(

@@ -85,7 +85,7 @@ class CapacityCard(CardReclaim):
     def open(self, session: Session) -> None:
         super().open(session)
         self.demands.open(session)
-        renamed = self.inventory.refresh(session, self.model.held_cards())
+        renamed = self.inventory.refresh(session, self.ledger.held_cards())
         self._renames += bool(renamed)
         # A change of everything includes a new accounting of shared devices.
         if renamed or session.changed.everything or self.demands.over_capacity:
@@ -159,7 +159,7 @@ class CapacityCard(CardReclaim):
         limited = {card for account in queues.values() for card in account.quota.cards if account.quota.limit(card)}
         totals = Counter(inventory.totals)
         totals.update(self.demands.claims.totals(inventory))
-        for card in sorted(totals.keys() | limited | model.held_cards()):
+        for card in sorted(totals.keys() | limited | ledger.held_cards()):
             yield Sample("card_total", {"card": card}, totals[card] / CARD)
         for card, service in sorted(ledger.by_service):
             amount = ledger.by_service[card, service] / CARD

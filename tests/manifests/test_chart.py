@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import yaml
@@ -27,6 +27,9 @@ from tests.manifests.documents import (
 
 #: Helm's own marks: on every object of a chart, on none of the kustomization.
 _HELMS = ("helm.sh/", "app.kubernetes.io/")
+
+#: Values with every component.
+WEB: Final[Manifest] = {"web_enable": True}
 
 
 def rendered(
@@ -92,8 +95,8 @@ def test_by_default_the_chart_makes_the_objects_of_the_one_manifest(helm: Path) 
 
 
 def test_with_every_feature_it_makes_those_of_the_components(helm: Path, kubectl: Path, tmp_path: Path) -> None:
-    ours = kustomized(kubectl, overlay(tmp_path, "eviction-api", "podgroup-status"))
-    custom = {"eviction_api_enable": True, "podgroup_status_enable": True}
+    ours = kustomized(kubectl, overlay(tmp_path, "eviction-api", "podgroup-status", "web"))
+    custom = {"eviction_api_enable": True, "podgroup_status_enable": True, "web_enable": True}
     values = {"custom": {**custom, "controller_enable": False, "admission_enable": False}}
     assert plain_by_key(rendered(helm, values)) == plain_by_key(ours)
 
@@ -162,11 +165,11 @@ def test_a_fence_is_never_deleted_by_helm(helm: Path) -> None:
 
 
 def test_every_object_carries_its_release_label(helm: Path) -> None:
-    for manifest in rendered(helm, {"custom": {"service_monitor_enable": True}}, release="gpu"):
+    for manifest in rendered(helm, {"custom": {"service_monitor_enable": True, **WEB}}, release="gpu"):
         labels = manifest["metadata"]["labels"]
         assert labels["app.kubernetes.io/instance"] == "gpu", key(manifest)
         assert labels["app.kubernetes.io/managed-by"] == "Helm"
-        assert re.fullmatch("gpu-capcard-sched(-controllers|-admission)?", labels["app"])
+        assert re.fullmatch("gpu-capcard-sched(-controllers|-admission|-web)?", labels["app"])
 
 
 def test_two_releases_share_no_object_and_no_pods(helm: Path) -> None:
@@ -177,9 +180,9 @@ def test_two_releases_share_no_object_and_no_pods(helm: Path) -> None:
 
 
 def test_roles_and_accounts_of_a_release_belong_together(helm: Path) -> None:
-    objects = rendered(helm, release="gpu")
+    objects = rendered(helm, {"custom": WEB}, release="gpu")
     accounts = {each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"}
-    for command in ("run", "controllers", "admission"):
+    for command in ("run", "controllers", "admission", "web"):
         assert deployment(objects, command)["spec"]["template"]["spec"]["serviceAccountName"] in accounts
     roles = {each["metadata"]["name"] for each in objects if each["kind"] in {"Role", "ClusterRole"}}
     bindings = [each for each in objects if each["kind"] in {"RoleBinding", "ClusterRoleBinding"}]
@@ -251,15 +254,16 @@ def test_the_flags_of_a_release_name_its_own_objects(helm: Path) -> None:
         ({"controller_log_level": 4}, "--v=4"),
         ({"controller_extra_args": ["--max-requeue-num=-1"]}, "--max-requeue-num=-1"),
         ({"admission_log_level": 0}, "--v=0"),
+        ({"web_extra_args": ["--ledger=/ledger/pages.db"]}, "--ledger=/ledger/pages.db"),
         ({"admission_extra_args": ["--log-format=json"]}, "--log-format=json"),
     ],
     ids=str,
 )
 def test_a_value_becomes_the_flag_of_its_component(helm: Path, custom: Manifest, words: str) -> None:
     component = next(iter(custom)).partition("_")[0]
-    command = {"controller": "controllers", "admission": "admission"}.get(component, "run")
-    default = container(rendered(helm), command)["args"]
-    assert container(rendered(helm, {"custom": custom}), command)["args"] == default + words.split()
+    command = {"controller": "controllers", "admission": "admission", "web": "web"}.get(component, "run")
+    default = container(rendered(helm, {"custom": WEB}), command)["args"]
+    assert container(rendered(helm, {"custom": {**WEB, **custom}}), command)["args"] == default + words.split()
 
 
 @pytest.mark.parametrize(
@@ -307,7 +311,8 @@ def test_the_image_is_put_together(helm: Path, basic: Manifest, image: str) -> N
 
 
 @pytest.mark.parametrize(
-    "component, command", [("scheduler", "run"), ("controller", "controllers"), ("admission",) * 2]
+    "component, command",
+    [("scheduler", "run"), ("controller", "controllers"), ("admission", "admission"), ("web", "web")],
 )
 def test_pod_settings_reach_the_pods_of_their_component(helm: Path, component: str, command: str) -> None:
     settings: Manifest = {
@@ -323,6 +328,7 @@ def test_pod_settings_reach_the_pods_of_their_component(helm: Path, component: s
     }
     custom = {f"{component}_{name}": value for name, value in settings.items()}
     basic = {"image_pull_secret": "pull", "image_pull_policy": "Always"}
+    custom |= WEB
     objects = rendered(helm, {"basic": basic, "custom": {**custom, "common_labels": {"cost": "shared"}}})
     found = deployment(objects, command)
     template = found["spec"]["template"]
@@ -375,6 +381,29 @@ def test_the_alerts_of_the_chart_are_those_of_the_component(helm: Path) -> None:
     assert name not in by_key(rendered(helm))
 
 
+def test_the_pages_find_the_conf_and_the_secret_of_their_release(helm: Path) -> None:
+    custom = {
+        **WEB,
+        "scheduler_name": ["a", "b"],
+        "web_authentication": "proxy",
+        "web_extra_args": ["--proxy-secret=/proxy/secret"],
+        "web_volumes": [{"name": "proxy", "secret": {"secretName": "pages"}}],
+        "web_volume_mounts": [{"name": "proxy", "mountPath": "/proxy"}],
+    }
+    objects = rendered(helm, {"custom": custom}, release="gpu")
+    made = container(objects, "web")
+    (conf,) = (word for word in made["args"] if word.startswith("--installed-conf="))
+    assert conf == "--installed-conf=$(POD_NAMESPACE)/gpu-capcard-sched-conf"
+    assert by_key(objects)["Role capcard-system/gpu-capcard-sched-web"]["rules"][0]["resourceNames"] == [
+        "gpu-capcard-sched-conf"
+    ]
+    assert {"--scheduler-name=a", "--scheduler-name=b"} < {*made["args"]}
+    assert {"--authentication=proxy", "--proxy-secret=/proxy/secret"} < {*made["args"]}
+    mounts = {mount["name"] for mount in made["volumeMounts"]}
+    assert mounts == {volume["name"] for volume in deployment(objects, "web")["spec"]["template"]["spec"]["volumes"]}
+    assert mounts == {"tmp", "proxy"}
+
+
 def test_users_of_other_schedulers_can_be_exempt_from_the_tenant_policies(helm: Path) -> None:
     custom = {"tenant_policy_exempt_users": ["alice"], "tenant_policy_exempt_groups": []}
     found = by_key(rendered(helm, {"custom": custom}, release="gpu"))
@@ -416,6 +445,7 @@ def test_metrics_are_open_to_the_namespace_with_the_given_labels_only(helm: Path
         ({"custom": {"scheduler_name": "Not A Name"}}, "scheduler_name"),
         ({"custom": {"scheduler_podLabels": {"app": "mine"}}}, "app"),
         ({"custom": {"mode": "with-volcano"}}, "mode"),
+        ({"custom": {"web_authentication": "none"}}, "web_authentication"),
         ({"custom": {"scheduler_log_level": "debug"}}, "scheduler_log_level"),
         ({"basic": {"image_pull_policy": "Sometimes"}}, "image_pull_policy"),
         ({"custom": {"leader_elect_enable": False}}, "two replicas would both schedule"),

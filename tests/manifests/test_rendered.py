@@ -297,7 +297,7 @@ def reasons() -> dict[tuple[str, str], set[str]]:
 
 def test_the_page_gives_a_reason_for_every_right_and_no_other() -> None:
     granted: dict[tuple[str, str], set[str]] = {}
-    files = (MANIFESTS / name / "rbac.yaml" for name in ("eviction-api", "podgroup-status", "devices"))
+    files = (MANIFESTS / name / "rbac.yaml" for name in ("eviction-api", "podgroup-status", "devices", "web"))
     optional = [document for file in files for document in read(file)]
     for role, rule in rules([*ALL.values(), *optional]):
         for resource in rule["resources"]:
@@ -314,7 +314,7 @@ def test_values_have_a_schema_and_every_value_is_in_it() -> None:
 
 
 def test_objects_of_the_components_have_names_of_their_own() -> None:
-    names = ("eviction-api/rbac", "podgroup-status/rbac", "devices/rbac", "cert-manager/certificates")
+    names = ("eviction-api/rbac", "podgroup-status/rbac", "devices/rbac", "cert-manager/certificates", "web/rbac")
     optional = by_key(document for name in names for document in read(MANIFESTS / f"{name}.yaml"))
     assert not set(optional) & set(ALL)
 

@@ -1,5 +1,7 @@
 """Requests: documents and pages, headers, access, invalid input."""
 
+import csv
+import io
 import re
 from collections.abc import Callable, Iterator
 from html import unescape
@@ -10,7 +12,10 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
+from capcard_sched.model.quoting import escaped
 from capcard_sched.web.pages import PAGES
+from capcard_sched.web.usage_csv import usage_csv
+from capcard_sched.web.views import UsageGroup
 from tests.web.served import ARGUMENTS, EXAMPLES, Reply, Served, serving
 
 Example = Callable[[str], Served]
@@ -265,13 +270,21 @@ def tidal(ledger: str) -> Iterator[Served]:
 def test_the_usage_is_that_of_the_command_line(ledger: str, capsys: pytest.CaptureFixture[str]) -> None:
     from capcard_sched.cli.main import run
 
+    assert run(["usage", "--ledger", ledger, "--since", "24h", "-o", "csv", "--by", "queue,day"]) == 0
+    table = capsys.readouterr().out
     assert run(["usage", "--ledger", ledger, "--since", "24h", "-o", "json"]) == 0
     rows = msgspec.json.decode(capsys.readouterr().out)["rows"]
     with serving(*ARGUMENTS["tidal"], "--ledger", ledger) as served:
         found, shown = served.get(f"/api/v1{USAGE}").json, text_of(served.get(USAGE))
         assert "Usage" in text_of(served.get("/"))
+        (address,) = re.findall(r'href="(/usage.csv[^"]*)"', served.get("/usage?since=24h&by=queue,day").body)
+        downloaded = served.get(unescape(address))
+        assert served.get("/usage.csv?by=pod").status == 400
         by_day = served.get("/api/v1/usage?by=queue,day").json
         refused = {query: served.get(f"/usage?{query}").status for query in ("by=pod", "by=queue,queue", "since=1x")}
+    assert downloaded.body == table
+    assert downloaded.headers["Content-Type"] == "text/csv; charset=utf-8"
+    assert downloaded.headers["Content-Disposition"] == 'attachment; filename="usage.csv"'
     assert [row["group"] for row in found["groups"]] == [["serving", "NVIDIA-H200"], ["training", "NVIDIA-H200"]]
     for row, listed in zip(found["groups"], rows, strict=True):
         assert [listed["queue"], listed["card"]] == row["group"]
@@ -318,6 +331,26 @@ def test_a_server_without_a_ledger_or_of_another_kind_is_an_error(
     ):
         assert run(["usage", "--server", address]) == 2
         assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1", "\u00a0=1", "\uff1d1", "=\x1b"]
+)
+def test_no_cell_of_a_csv_is_a_formula(text: str) -> None:
+    _, row = csv.reader(io.StringIO(usage_csv(["user"], [_group(text)])))
+    assert row[0] == f"'{escaped(text)}"
+
+
+@pytest.mark.parametrize("text", ["", "ann", "a=1", "2026-01-01", 'with "quotes", and commas'])
+def test_other_cells_of_a_csv_are_as_they_are(text: str) -> None:
+    _, row = csv.reader(io.StringIO(usage_csv(["user"], [_group(text)])))
+    assert row == [text, "1.00", "0.00", "", "", "", "2", "", ""]
+
+
+def _group(name: str) -> UsageGroup:
+    return UsageGroup(
+        group=(name,), used=1.0, evicted=0.0, jobs=2, wait_p50=None, wait_p90=None, quota=None, idle=None, lent=None
+    )
 
 
 def test_without_a_ledger_there_is_no_usage(example: Example) -> None:

@@ -54,7 +54,7 @@ def holders(amounts: Iterable[tuple[str, str, float]], most: int = MOST_LISTED) 
     return tuple(HolderUse(workload=workload, queue=queue, amount=amount) for (workload, queue), amount in ordered)
 
 
-def _held_on(offers: Iterable[NodeCard]) -> Iterable[tuple[str, str, float]]:
+def held_on(offers: Iterable[NodeCard]) -> Iterable[tuple[str, str, float]]:
     """(workload, queue, amount) of each pod on some nodes."""
     names: dict[Job, str] = {}
     for offer in offers:
@@ -235,7 +235,7 @@ class CapacityReader:
             cordoned=tuple(self._use(offer, CORDONED) for offer in cordoned[:MOST_LISTED]),
             tainted=tuple(self._use(offer, taint) for offer, taint in tainted[:MOST_LISTED]),
             candidates=tuple(self._use(offer) for offer in ordered[:MOST_LISTED]),
-            holders=holders(_held_on(candidates)),
+            holders=holders(held_on(candidates)),
         )
 
     def _amounts(self, node: Node, resource: str) -> NodeCard:
@@ -253,5 +253,5 @@ class CapacityReader:
             free=in_units(resource, max(0, offer.free)),
             used=_used(offer),
             excluded=excluded,
-            holders=holders(_held_on((offer,)), _MOST_HOLDERS),
+            holders=holders(held_on((offer,)), _MOST_HOLDERS),
         )

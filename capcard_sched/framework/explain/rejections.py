@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from capcard_sched.framework.explain.capacity import holders, workload_name
+from capcard_sched.framework.explain.capacity import NodeCard, held_on, holders, workload_name
 from capcard_sched.framework.explain.sentences import plain
 from capcard_sched.model.diagnosis import MOST_LISTED, NearestNode, RejectedNodes
 from capcard_sched.model.node_conditions import condition_word, conditions_of
@@ -224,12 +224,8 @@ class _Description:
             has = shown_amount(resource, in_units(resource, largest))
             return f"{needs}, and {named(nodes)} {'has' if len(nodes) == 1 else 'have at most'} {has}"
         left = shown_amount(resource, max(0.0, in_units(resource, free[most])))
-        own = [
-            (workload_name(task), "", in_units(resource, task.cls.requests.get(resource, 0)))
-            for node in nodes
-            for task in node.tasks.values()
-        ]
-        held = holders(own, _MOST_NAMES)
+        uses = held_on(NodeCard(node, resource, 0, 0) for node in nodes)
+        held = holders(((workload, "", amount) for workload, _, amount in uses), _MOST_NAMES)
         by = ", ".join(f"{one.workload} ({shown_amount(resource, one.amount)})" for one in held)
         text = f"{needs}, and {named(nodes)} {'has' if len(nodes) == 1 else 'have at most'} {left} free"
         return f"{text}, held by {by}" if by else text
@@ -240,9 +236,12 @@ class _Description:
         if cards is None or not cards.amount:
             return resource
         state = self._session.state
-        offers = (state.cards_of(node) for node in state.nodes.by_name.values())
-        counted = {card for found in offers for card, (_, name) in found.items() if name == resource}
-        own = [card for card in cards.alternatives if card in counted]
+        missing = set(cards.alternatives)
+        for node in state.nodes.by_name.values():
+            missing.difference_update(card for card, (_, name) in state.cards_of(node).items() if name == resource)
+            if not missing:  # most often after a few of thousands of nodes
+                break
+        own = [card for card in cards.alternatives if card not in missing]
         return " or ".join(own) or resource
 
     def _ports(self, nodes: Sequence[Node]) -> str:

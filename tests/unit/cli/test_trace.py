@@ -38,6 +38,19 @@ def test_a_trace_runs_and_shows_jobs_blocked_by_quota(tmp_path: Path, capsys: py
     assert blocked.splitlines()[2].split()[:5] == ["ls", "P100", "1", "1", "0"]
 
 
+def test_a_trace_is_simulated_for_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["trace", "openb", "--nodes", str(NODES), "--pods", str(PODS), "-o", str(tmp_path / "s.json")]
+    report = tmp_path / "trace.html"
+    assert run([*words, "--quota-share", ".5", "--report", str(report)]) == 0
+    page = report.read_text("utf-8")
+    assert "P100" in page
+    assert "<svg" in page
+    assert "<script" not in page
+    capsys.readouterr()
+    assert run([*words, "--scheduler-conf", "config/examples/vgpu/conf/scheduler.yaml"]) == 2
+    assert "--scheduler-conf: needs --report" in capsys.readouterr().err
+
+
 def test_a_trace_of_shared_cards_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two pods share one P100 that they hold one after the other when each gets a whole one."""
     scenario = str(tmp_path / "s.json")

@@ -54,9 +54,13 @@ imagePullPolicy: {{ .image_pull_policy }}
 {{- end }}
 {{- end -}}
 
-{{- /* Takes (list $ values-prefix): probes, resources and security context of a container. */ -}}
+{{- /* Takes (list $ values-prefix port): probes, resources and security context of a container; port healthz by default. */ -}}
 {{- define "capcard-sched.container" -}}
 {{- $prefix := index . 1 -}}
+{{- $port := "healthz" -}}
+{{- if gt (len .) 2 -}}
+{{- $port = index . 2 -}}
+{{- end -}}
 {{- with (index . 0).Values.custom -}}
 env:
 - name: POD_NAMESPACE
@@ -67,14 +71,14 @@ env:
 livenessProbe:
   httpGet:
     path: /healthz
-    port: healthz
+    port: {{ $port }}
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
 readinessProbe:
   httpGet:
     path: /readyz
-    port: healthz
+    port: {{ $port }}
   periodSeconds: 5
   timeoutSeconds: 5
 {{- with get . (printf "%s_resources" $prefix) }}

@@ -1,0 +1,46 @@
+"""Groups of card-hours as CSV: of `usage -o csv` and of the page of usage."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING, Final
+
+from capcard_sched.model.quoting import escaped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from capcard_sched.web.views import UsageGroup
+
+_AMOUNTS: Final = ("used", "evicted", "quota", "idle", "lent")
+#: First characters of a formula; spreadsheets skip space, and read the wide forms as the others.
+_FORMULAS: Final = frozenset("=+-@\uff1d\uff0b\uff0d\uff20")
+
+
+def usage_csv(by: Sequence[str], groups: Iterable[UsageGroup]) -> str:
+    """One row per group: its names, card-hours with two decimals, jobs, waits in seconds; "" for what it has not."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*by, *_AMOUNTS, "jobs", "wait_p50", "wait_p90"])
+    for group in groups:
+        amounts = [getattr(group, name) for name in _AMOUNTS]
+        waits = [group.wait_p50, group.wait_p90]
+        writer.writerow(
+            [
+                *map(plain_cell, group.group),
+                *("" if amount is None else f"{amount:.2f}" for amount in amounts),
+                group.jobs,
+                *("" if wait is None else f"{wait:.3f}" for wait in waits),
+            ]
+        )
+    return text.getvalue()
+
+
+def plain_cell(value: str) -> str:
+    """A text that no spreadsheet takes for a formula: one that begins as one, or with space, gets an apostrophe.
+
+    Control characters are escaped: a line break is a row to many readers.
+    """
+    first, text = value[:1], escaped(value)
+    return f"'{text}" if first in _FORMULAS or first.isspace() else text
