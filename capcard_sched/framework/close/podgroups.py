@@ -144,17 +144,22 @@ def report_never_starting(session: Session) -> list[Job]:
     """Event and condition of each job whose minimum exceeds a limit of its queue, of an ancestor or of the nodes.
 
     Touched jobs are checked, and every waiting job once the nodes changed. Returns those with the condition that are
-    not touched. The event repeats only with another text.
+    not touched. The event repeats only with another text. A reservation changes in the next session.
     """
     row, jobs = CAN_NEVER_START, session.jobs
     keys, others = set(session.touched_jobs), []
     if session.carry_over.node_places.take_change(session):
-        keys |= {key for key, job in jobs.items() if job.pending and not job.is_ready()}
+        keys |= {key for key, job in jobs.items() if (job.pending or job.exceeds_nodes) and not job.is_ready()}
     for key in sorted(keys):
         job = jobs.get(key)
         if job is None:
             continue
         found = None if job.is_ready() else session.guarded(job, session.exceeded_limit)
+        exceeds_nodes = found is not None and not found.queue
+        if exceeds_nodes is not job.exceeds_nodes:
+            job.exceeds_nodes = exceeds_nodes
+            if job.phase is not _PENDING:
+                session.state.changes.jobs.add(key)
         known = [condition for condition in job.conditions if condition.type == row.code]
         if found is not None:
             message = found.text(job.queue)
