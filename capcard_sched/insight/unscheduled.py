@@ -64,7 +64,8 @@ def _diagnose(snapshot: CoreSnapshot, objects: ObjectView, job: Job | None, obj:
         ours = " and ".join(sorted(snapshot.state.scheduler_names))
         what = f"{kind} {meta['name']} is scheduled by {' and '.join(map(escaped, foreign))}"
         facts = f"This scheduler serves pods with schedulerName {ours}"
-        return _diagnosis(obj, job, "NotProcessed", what, facts, pods=pods)
+        found = _diagnosis(obj, job, "NotProcessed", what, facts, pods=pods)
+        return msgspec.structs.replace(found, schedulers=tuple(map(escaped, foreign)))
     if job is None or not job.tasks:
         possible = sum(template.replicas for template in templates if not template_text(template.body))
         reasons = list(dict.fromkeys(filter(None, (template_text(template.body) for template in templates))))
