@@ -182,8 +182,7 @@ class Job:
     uid: str = ""
     #: True for the in-memory group of pods that name none.
     implicit: bool = False
-    #: Fixed while the job has bound tasks.
-    queue: str = ""
+    queue: str = ""  # fixed while the job has bound tasks
     min_available: int = 0
     #: Role to minimum; rebuilt at every PodGroup update.
     min_task_member: Mapping[str, int] = field(default_factory=dict)
