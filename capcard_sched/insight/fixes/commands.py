@@ -177,8 +177,8 @@ def parse(line: str, job: Key | None = None) -> list[FixStep]:
     """The steps of a printed line. `job`: the workload that `the Job` means. Raises UnknownObjectError."""
     if line.endswith(RECREATE) and job is not None:
         text = line.removesuffix(RECREATE)
-        if (at := _CHANGE_AT.match(text)) is not None:
-            return [FixStep("recreate", job, (at[1], _value_of(text[at.end() :])))]
+        if (change := _CHANGE_AT.match(text)) is not None:
+            return [FixStep("recreate", job, (change[1], _value_of(text[change.end() :])))]
     if (found := _PLUGIN.fullmatch(line)) is not None:
         return [FixStep("plugin", value=found[1])]
     if (found := _ACTIONS.fullmatch(line)) is not None:
