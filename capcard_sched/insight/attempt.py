@@ -43,10 +43,17 @@ if TYPE_CHECKING:
 _SESSIONS: Final = 6
 #: Pods up to which the trial without other jobs takes part in a diagnosis: it deletes 10,000 in a second or two.
 _MOST_PODS: Final = 15_000
+#: The beginning of the fact in a larger cluster.
+UNTRIED: Final = "A start without the other jobs was not tried"
 #: Stages whose cause an attempt finds anew.
 ATTEMPTED: Final = frozenset({"NotAdmitted", "OverQuota", "ClusterFull", "NoNodeFits", "GangWaiting", "CannotStart"})
 #: Stages of jobs of which the trial without other jobs is worth its cost.
 _MAY_BE_IMPOSSIBLE: Final = (ATTEMPTED - {"CannotStart"}) | {"NotTried"}
+
+
+def may_never_start(found: JobDiagnosis) -> bool:
+    """Whether only a trial without other jobs decides that the job of a diagnosis can never start."""
+    return found.stage in _MAY_BE_IMPOSSIBLE
 
 
 class AttemptResult(msgspec.Struct, frozen=True):
@@ -86,7 +93,7 @@ class JobAttempt:
 
     def _diagnose(self, found: JobDiagnosis, *, tries_claims: bool) -> JobDiagnosis:
         is_small = len(self._core.snapshot().state.tasks) <= _MOST_PODS
-        may_be = is_small and not self._is_ready and found.stage in _MAY_BE_IMPOSSIBLE
+        may_be = is_small and not self._is_ready and may_never_start(found)
         alone = self._begin(self._without_others(repair=False)) if may_be else None
         claims: Sequence[QuotaClaim] = ()
         if found.stage in ATTEMPTED:
@@ -113,6 +120,9 @@ class JobAttempt:
                 return msgspec.structs.replace(found, summary=summary, starts_alone=False)
         if tries_claims:
             facts[:0] = [claim.text for claim in islice(filter(self._holds, claims), 1)]
+        if not is_small and not self._is_ready and may_never_start(found):
+            pods = len(self._core.snapshot().state.tasks)
+            facts.append(f"{UNTRIED}: the cluster has {pods} pods, and the trial has at most {_MOST_PODS}")
         return msgspec.structs.replace(found, facts=tuple(facts))
 
     @staticmethod

@@ -38,7 +38,7 @@ from capcard_sched.insight.estimates import RUNS, EndEstimator, UnfinishedJob, u
 from capcard_sched.insight.forked_copy import ForkedCopyError, in_copy
 from capcard_sched.insight.job_runs import group_key, job_key, runs_of_state, vcjob_key
 from capcard_sched.model.annotations import SIMULATION_DURATION
-from capcard_sched.model.diagnosis import NEEDS_CHANGE, STAGES, AwaitedEnd, ExpectedStart, no_start
+from capcard_sched.model.diagnosis import NEEDS_CHANGE, AwaitedEnd, ExpectedStart, no_start
 from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.quoting import brief
 from capcard_sched.model.timestamps import format_timestamp
@@ -208,7 +208,7 @@ class Forecast:
         if found.stage == "CannotStart":
             return self._unknown(f"never: {found.summary.removeprefix(f'{NEVER}: ')}")
         if found.stage in NEEDS_CHANGE:
-            return self._unknown(STAGES[found.stage])
+            return self._unknown(found.stage_text)
         if found.queue is not None and found.queue.state in _WITHOUT_STARTS:
             return self._unknown(_WITHOUT_STARTS[found.queue.state])
         key = self.key_of(found.namespace, found.workload, found.pod_group)

@@ -17,6 +17,7 @@ from capcard_sched.insight.unscheduled import diagnose_by_conditions, diagnose_u
 from capcard_sched.model.annotations import CLOSED_BY_PARENT
 from capcard_sched.model.diagnosis import ObjectProblem
 from capcard_sched.model.queue import ROOT, ancestors
+from capcard_sched.model.quoting import command
 from capcard_sched.model.reasons import GROUP_EVICTED
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.workload import WORKLOAD_KINDS, is_of_vcjob, workload_of
@@ -176,7 +177,8 @@ def _closed_by(objects: ObjectView, found: JobDiagnosis) -> list[str]:
     closed = [event for event in objects.events("Queue", "", found.queue.name) if event.get("reason") == "CloseQueue"]
     at = f" at {closed[-1].get('lastTimestamp')}" if closed else ""
     how = "by a Command CloseQueue" if closed else "by its status; no event about it is left"
-    return [f"Queue {found.queue.name} was closed {how}{at}; `capcard-sched queue open {found.queue.name}` opens it"]
+    opens = command("capcard-sched", "queue", "open", found.queue.name)
+    return [f"Queue {found.queue.name} was closed {how}{at}; `{opens}` opens it"]
 
 
 def _eviction_events(objects: ObjectView, job: Job) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from capcard_sched.controllers.objects import BATCH_API, job_phase
 from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.framework.explain.limits import LimitReader
-from capcard_sched.insight.attempt import JobAttempt
+from capcard_sched.insight.attempt import JobAttempt, may_never_start
 from capcard_sched.insight.forked_copy import RunningCopy
 from capcard_sched.insight.object_view import DeltaObjects, full_name, vcjob_key, vcjobs_of
 from capcard_sched.insight.unscheduled import diagnose_by_conditions, diagnose_unscheduled
@@ -37,8 +37,11 @@ _MOST_DIAGNOSED: Final = 1000
 #: Diagnoses times nodes.
 _MOST_NODES_READ: Final = 1_000_000
 #: Waiting jobs times jobs, pods and nodes of the cluster, up to which each is attempted alone as by `explain`. Beyond,
-#: that would take many seconds, and the headline is that of the session of all jobs.
+#: that would take many seconds, and the headline is that of the session of all jobs, with `_UNTRIED`.
 _MOST_ATTEMPTED: Final = 10_000
+#: Added to the headline of a job that `explain` attempts, and to one from the conditions.
+_UNTRIED: Final = "; a start without the other jobs was not tried, `explain` tries it"
+_UNDIAGNOSED: Final = "; the last text of the scheduler, not diagnosed anew"
 
 
 class Headline(msgspec.Struct, frozen=True):
@@ -106,7 +109,7 @@ class HeadlineReader:
         limits = None if self._unreadable else LimitReader(snapshot, CapacityReader(snapshot))
         vcjobs = vcjobs_of(objects)
         size = len(state.jobs) + len(state.tasks) + len(state.nodes)
-        is_attempted = len(waiting) * size <= _MOST_ATTEMPTED
+        attempts = len(waiting) * size <= _MOST_ATTEMPTED
         diagnosed, most = 0, min(_MOST_DIAGNOSED, _MOST_NODES_READ // max(1, len(state.nodes)))
         for job in jobs:
             owner = self._owner(job, vcjobs)
@@ -118,13 +121,16 @@ class HeadlineReader:
             if other is not None:
                 yield job.key, other
             elif self._unreadable or diagnosed >= most:
-                yield job.key, diagnose_by_conditions(objects, job, "", now, self._unreadable)
+                found = diagnose_by_conditions(objects, job, "", now, self._unreadable)
+                yield job.key, found if self._unreadable else _with(found, _UNDIAGNOSED)
             else:
                 diagnosed += 1
                 found = diagnose_job(snapshot, job, now=now, limits=limits)
-                if is_attempted:
+                if attempts:
                     vcjob = owner if (owner or {}).get("apiVersion") == BATCH_API else None
                     found = JobAttempt(self._core, objects, job, now, vcjob=vcjob).diagnose(found, tries_claims=False)
+                elif may_never_start(found):
+                    found = _with(found, _UNTRIED)
                 yield job.key, found
         for (namespace, name), obj in vcjobs.items():
             if job_phase(obj) not in FINISHED:
@@ -141,6 +147,10 @@ class HeadlineReader:
             return self._objects.get("PodGroup", job.namespace, job.name)
         known = WORKLOAD_KINDS.get(kind)
         return self._objects.get(known, job.namespace, name) if known is not None else None
+
+
+def _with(found: JobDiagnosis, note: str) -> JobDiagnosis:
+    return msgspec.structs.replace(found, summary=f"{found.summary.removesuffix('.')}{note}")
 
 
 def _waits(job: Job) -> bool:

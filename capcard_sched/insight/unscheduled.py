@@ -14,7 +14,7 @@ from capcard_sched.framework.explain.sentences import plain
 from capcard_sched.model.diagnosis import JobDiagnosis, PendingPods
 from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.pod_facts import group_of
-from capcard_sched.model.quoting import brief, escaped, plural
+from capcard_sched.model.quoting import brief, command, escaped, plural
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.timestamps import parse_time
 from capcard_sched.model.workload import display_name
@@ -52,9 +52,9 @@ def _diagnose(snapshot: CoreSnapshot, objects: ObjectView, job: Job | None, obj:
     kind, meta = str(obj.get("kind")), obj["metadata"]
     phase = job_phase(obj) if kind == "Job" else ""
     if phase in _SUSPENDED:
-        return _diagnosis(
-            obj, job, "Suspended", f"Job {meta['name']} is suspended (phase {phase})", _RESUME.format(meta["name"])
-        )
+        resumes = command("capcard-sched", "job", "resume", meta["name"], "-n", meta["namespace"])
+        headline = f"Job {meta['name']} is suspended (phase {phase})"
+        return _diagnosis(obj, job, "Suspended", headline, f"`{resumes}` resumes it")
     foreign = sorted(
         {template.scheduler or "default-scheduler" for template in templates_of(obj)} - snapshot.state.scheduler_names
     )
@@ -64,7 +64,8 @@ def _diagnose(snapshot: CoreSnapshot, objects: ObjectView, job: Job | None, obj:
         ours = " and ".join(sorted(snapshot.state.scheduler_names))
         what = f"{kind} {meta['name']} is scheduled by {' and '.join(map(escaped, foreign))}"
         facts = f"This scheduler serves pods with schedulerName {ours}"
-        return _diagnosis(obj, job, "NotProcessed", what, facts, pods=pods)
+        found = _diagnosis(obj, job, "NotProcessed", what, facts, pods=pods)
+        return msgspec.structs.replace(found, schedulers=tuple(map(escaped, foreign)))
     if job is None or not job.tasks:
         possible = sum(template.replicas for template in templates if not template_text(template.body))
         reasons = list(dict.fromkeys(filter(None, (template_text(template.body) for template in templates))))
@@ -118,7 +119,6 @@ def foreign_members(snapshot: CoreSnapshot, objects: ObjectView, job: Job) -> st
     )
 
 
-_RESUME: Final = "`capcard-sched job resume {0}` resumes it"
 #: Reasons of events of the job controller about a Job that gets no PodGroup.
 _CONTROLLER_FAILURES: Final = frozenset({"PluginError", "PVCError", "PodGroupError", "FailedCreate"})
 _CONTROLLER: Final = (

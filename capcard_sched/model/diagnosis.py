@@ -337,6 +337,8 @@ class JobDiagnosis(InsightPart, frozen=True, kw_only=True):
     #: Phase of the PodGroup.
     phase: str = ""
     stage: Stage
+    #: The schedulers that its pods belong to, if none of them is this one.
+    schedulers: tuple[str, ...] = ()
     #: The cause in one sentence.
     summary: str
     #: Further sentences, the most important first.
@@ -368,6 +370,11 @@ class JobDiagnosis(InsightPart, frozen=True, kw_only=True):
     eviction_events: tuple[str, ...] = ()
     #: Of `explain --fix`.
     fixes: FixSearch | None = None
+
+    @property
+    def stage_text(self) -> str:
+        """The stage in words."""
+        return f"belongs to {' and '.join(self.schedulers)}" if self.schedulers else STAGES[self.stage]
 
     @property
     def waits(self) -> bool:

@@ -154,6 +154,7 @@ class ObjectRef(msgspec.Struct, frozen=True, order=True):
         "PodGroup",
         "Queue",
         "Job",
+        "Job.batch/v1",
         "CronJob",
         "Node",
         "PersistentVolumeClaim",

@@ -182,8 +182,7 @@ class Job:
     uid: str = ""
     #: True for the in-memory group of pods that name none.
     implicit: bool = False
-    #: Fixed while the job has bound tasks.
-    queue: str = ""
+    queue: str = ""  # fixed while the job has bound tasks
     min_available: int = 0
     #: Role to minimum; rebuilt at every PodGroup update.
     min_task_member: Mapping[str, int] = field(default_factory=dict)
@@ -207,6 +206,8 @@ class Job:
     owner_job: str = ""
     #: Whether a task joined the job since its PodGroup was created, also when it is gone by now.
     had_tasks: bool = False
+    #: Whether the nodes cannot hold its minimum when they are empty, as of the last session: it reserves nothing.
+    exceeds_nodes: bool = False
     #: Whether the minimum was bound at some time since the job last had no bound task: `note_whole`.
     was_whole: bool = False
     #: All tasks by uid, completed ones included.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -51,6 +52,11 @@ def shortened(text: str, most: int = _MOST) -> str:
 def quoted(text: str) -> str:
     """The same in single quotes."""
     return f"'{shortened(text)}'"
+
+
+def command(*words: str) -> str:
+    """A command for a POSIX shell: each word that the shell would split or expand is quoted."""
+    return shlex.join(words)
 
 
 def plural(count: int, noun: str) -> str:

@@ -58,7 +58,8 @@ CAN_NEVER_START = Reason(
 )
 TOO_FEW_PLACES = Reason(
     "CanNeverStart",
-    "can never start: needs {needed} pods with <{resource}>, and the nodes have space for {limit}",
+    "can never start: needs {needed} pods with <{resource}>, and the nodes have space for {limit}; "
+    "nothing is reserved for it",
 )
 GET_TASK_REQUEST_RESOURCE_FAILED = Reason(
     "GetTaskRequestResourceFailed", "Get request resource failed, Queue <{queue}>, error: <{error}>"

@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from capcard_sched.model.annotations import RUNNING_ESTIMATE
-from capcard_sched.model.diagnosis import STAGES
 from capcard_sched.model.quantity import shown_amount
 from capcard_sched.model.quoting import brief, plural
 from capcard_sched.model.timestamps import format_timestamp, parse_timestamp, span
@@ -89,7 +88,7 @@ def _head(found: JobDiagnosis) -> Table:
     """Labels and values, as in `kubectl describe`."""
     table = _grid("", "")
     table.show_header = False
-    table.add_row("Stage:", STAGES[found.stage])
+    table.add_row("Stage:", found.stage_text)
     if found.queue is not None:
         table.add_row("Queue:", f"{found.queue.name} ({found.queue.state})")
         if found.queue.position:

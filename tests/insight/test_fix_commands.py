@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+from functools import cache
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from capcard_sched.controllers.objects import Key
-from capcard_sched.insight.changes import UnknownObjectError
-from capcard_sched.insight.fixes.commands import FixStep, parse, set_at
+from capcard_sched.controllers.objects import POD, POD_GROUP, QUEUE, Key, merge_diff
+from capcard_sched.framework.explain.diagnose import diagnose_job
+from capcard_sched.insight.changes import UnknownObjectError, annotate, set_spec
+from capcard_sched.insight.fixes.commands import RECREATE, FixStep, parse, render, set_at
 from capcard_sched.insight.fixes.kinds.repair_queue import repaired_quota
+from capcard_sched.insight.fixes.scene import Scene
+from capcard_sched.insight.fixes.search import suggest_fixes
+from capcard_sched.insight.object_view import DeltaObjects
+from capcard_sched.simulation.store import merged
+from capcard_sched.testing import Harness
 
 JOB = Key("Job", "ml", "train")
 H200 = "NVIDIA-H200"
@@ -42,7 +53,7 @@ def test_a_line_is_parsed_to_its_steps(line: str) -> None:
     assert parse(line, JOB) == LINES[line]
 
 
-@pytest.mark.parametrize("line", ["kubectl delete", "rm -rf /", "spec.queue: q"])
+@pytest.mark.parametrize("line", ["kubectl delete", "rm -rf /", "spec.queue: q", "kubectl uncordon 'n1"])
 def test_another_line_is_refused(line: str) -> None:
     with pytest.raises(UnknownObjectError):
         parse(line, JOB)
@@ -69,6 +80,96 @@ def test_a_path_sets_a_field(path: str, value: object, expected: dict[str, Any])
     job: dict[str, Any] = {"spec": {"tasks": [{"name": "w"}]}}
     set_at(job, path, value)
     assert job == expected
+
+
+# --- names that a shell would split or expand -------------------------------------------------------------------------
+
+NAMES = st.one_of(
+    st.sampled_from(
+        ["o'brien", 'a"b', "a b", "$(id)", "a\\", "`id`", "a;b", "a && b", "*", "-n", "--overwrite", "a\nb", "]", ": "]
+    ),
+    st.text(min_size=1, max_size=8),
+)
+
+
+class NamedCluster(Harness):
+    """A queue without quota, and a pod of it with a card; the objects are readable."""
+
+    def __init__(self, queue: str, pod: str) -> None:
+        super().__init__()
+        self.gpu_node("n1", "A", 8)
+        self.queue(queue, cards={"A": 0})
+        self.group(pod, queue=queue)
+        self.pod(pod, group=pod, card="A", cards=1)
+        self.view = DeltaObjects(list(self._deltas))
+        self.step()
+
+    def scene(self, name: str) -> Scene:
+        return Scene(self.core, self.view, self.job(name), None)
+
+
+@cache
+def plain_cluster() -> NamedCluster:
+    """One for all examples, which edit copies of its objects."""
+    return NamedCluster("q", "a")
+
+
+@settings(max_examples=settings().max_examples // 3)
+@given(NAMES, NAMES, NAMES, NAMES)
+def test_edits_are_parsed_from_their_commands_whatever_their_names_are(
+    queue: str, pod: str, key: str, value: str
+) -> None:
+    scene = NamedCluster(queue, pod).scene(pod)
+    annotate(scene.edit(QUEUE, "", queue), key, value)
+    annotate(scene.edit(POD, "default", pod), key, value)
+    annotate(scene.edit(POD_GROUP, "default", pod), key, value)
+    set_spec(scene.edit(POD_GROUP, "default", pod), "queue", value)
+    applied = {key: scene.edits.original(*key) for key in map(Key._make, scene.edits.changed)}
+    for line in (line for lines in render(scene).values() for line in lines):
+        assert shlex.split(line)[0] == "kubectl"
+        for step in parse(line):
+            assert step.key is not None
+            applied[step.key] = merged(applied[step.key] or {}, step.value)
+    expressible = [key for key in applied if not key.name.startswith("-")]
+    assert [applied[key] for key in expressible] == [scene.edits.changed[key] for key in expressible]
+
+
+@given(st.lists(NAMES, min_size=2, max_size=2), NAMES, NAMES)
+def test_changes_of_a_new_job_are_parsed_whatever_the_names_of_its_containers_are(
+    containers: list[str], key: str, value: str
+) -> None:
+    metadata = {"name": "train", "namespace": "default"}
+    before: dict[str, Any] = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": metadata,
+        "spec": {"template": {"spec": {"containers": [{"name": name, "resources": {}} for name in containers]}}},
+    }
+    scene = plain_cluster().scene("a")
+    scene.edits.know(before)
+    job = Key("Job.batch/v1", "default", "train")
+    after = scene.edit(*job)
+    for container in after["spec"]["template"]["spec"]["containers"]:
+        container["resources"] = {"limits": {key: value}}
+    lines = render(scene)[job]
+    assert all(line.endswith(RECREATE) for line in lines)
+    found = json.loads(json.dumps(before))
+    for line in lines:
+        for step in parse(line, job):
+            set_at(found, *step.value)
+    assert merge_diff(found, after) == {}
+
+
+@pytest.mark.parametrize("name", ["o'brien", 'a"b', "a b", "$(id)", "a\nb", "]", "-n", "--overwrite"])
+def test_fixes_are_searched_for_objects_with_malformed_names(name: str) -> None:
+    cluster = NamedCluster(name, name)
+    job = cluster.job(name)
+    found = diagnose_job(cluster.core.snapshot(), job)
+    search = suggest_fixes(cluster.core, cluster.view, job, found, cluster.now)
+    assert search is not None
+    texts = [change.text for fix in search.fixes for change in fix.changes]
+    assert texts == ([] if name.startswith("-") else [f"quota of A in queue {name}: 0 → 1 (+1)"])
+    assert all(parse(line) for fix in search.fixes for line in fix.lines)
 
 
 QUOTAS: dict[str, tuple[dict[str, str], dict[str, int] | None]] = {

@@ -1,4 +1,4 @@
-"""PodGroups at the end of a session: their phase, the missing ones, and those that can never start."""
+"""PodGroups at the end of a session: their phase, and the missing ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from capcard_sched.model import reasons
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.kube_groups import kube_name
 from capcard_sched.model.losses import stranded_of
-from capcard_sched.model.reasons import CAN_NEVER_START, NODE_NOT_READY
+from capcard_sched.model.reasons import NODE_NOT_READY
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import COMPLETED_STATUSES, SCHEDULED_STATUSES, PodGroupPhase, TaskStatus
 
@@ -138,32 +138,6 @@ def _wants_nothing(job: Job) -> bool:
     """Whether the job has no pods and was admitted without a request."""
     requested = CARD_REQUEST in job.annotations or any((job.min_resources or {}).values())
     return not job.tasks and not requested and job.phase is not _PENDING
-
-
-def report_never_starting(session: Session) -> list[Job]:
-    """Event and condition of each job whose minimum exceeds a limit of its queue, of an ancestor or of the nodes.
-
-    Touched jobs are checked, and every waiting job once the nodes changed. Returns those with the condition that are
-    not touched. The event repeats only with another text.
-    """
-    row, jobs = CAN_NEVER_START, session.jobs
-    keys, others = set(session.touched_jobs), []
-    if session.carry_over.node_places.take_change(session):
-        keys |= {key for key, job in jobs.items() if job.pending and not job.is_ready()}
-    for key in sorted(keys):
-        job = jobs.get(key)
-        if job is None:
-            continue
-        found = None if job.is_ready() else session.guarded(job, session.exceeded_limit)
-        known = [condition for condition in job.conditions if condition.type == row.code]
-        if found is not None:
-            message = found.text(job.queue)
-            if session.changed.everything or all((one.status, one.message) != ("True", message) for one in known):
-                session.notice(job, row, message)
-            session.set_condition(job, row.code, row.code, message)
-        if key not in session.touched_jobs and (found is not None or known):
-            others.append(job)
-    return others
 
 
 def report_stranded(session: Session) -> None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from capcard_sched.framework.close.never_starting import NeverStarting
 from capcard_sched.framework.close.pod_conditions import PodConditions
 from capcard_sched.framework.close.podgroups import (
     IncompleteGangs,
     MissingGroups,
     enter_phase,
-    report_never_starting,
     report_stranded,
 )
 from capcard_sched.framework.close.queue_status import QueueStatuses
@@ -68,6 +68,7 @@ class SessionCloser:
         #: The leader term of the last writes: unsent writes of an earlier term are lost.
         self._term = 0
         self._missing_groups, self._incomplete_gangs = MissingGroups(), IncompleteGangs()
+        self._never_starting = NeverStarting()
         #: The last writes of PodGroup statuses and annotations, by job key.
         self._status_writes, self._annotation_writes = WriteConflictBackoff(), WriteConflictBackoff()
         self._queue_statuses = QueueStatuses()
@@ -83,7 +84,7 @@ class SessionCloser:
         """All intents of the session, binds first."""
         if session.state.terms != self._term:
             self._term = session.state.terms
-            for writes in (self._events, self._failures, self._pod_conditions):
+            for writes in (self._events, self._failures, self._pod_conditions, self._never_starting):
                 writes.clear()
         again = self._status_writes.pop_expired(session.now)
         session.touch(*again, *self._annotation_writes.pop_expired(session.now))
@@ -108,7 +109,7 @@ class SessionCloser:
                 if self._timer is not None:
                     took = self._timer() - began
                     session.report.add_timing(Timing("plugin", plugin.name, "OnSessionClose", took))
-        skipped = report_never_starting(session)
+        skipped = self._never_starting.report(session)
         report_stranded(session)
         intents: list[Intent] = [*session.binds, *session.evictions]
         jobs = [session.state.jobs[key] for key in sorted(session.touched_jobs) if key in session.state.jobs]

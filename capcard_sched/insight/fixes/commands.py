@@ -18,6 +18,7 @@ from capcard_sched.insight.changes import UnknownObjectError
 from capcard_sched.insight.fixes.scene import BATCH_JOB
 from capcard_sched.model.objects import Taint
 from capcard_sched.model.queue import ancestors
+from capcard_sched.model.quoting import command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 RECREATE: Final = " (delete and create the Job)"
 _PLUGIN: Final = re.compile(r"- name: (\S+)  # in the first tier of the scheduler-conf")
 _ACTIONS: Final = re.compile(r'actions: "(.*)"')
-_STEP: Final = re.compile(r'\["((?:[^"\\]|\\.)*)"\]|\[name=([^\]]+)\]|\[(\d+)\]|\.?([A-Za-z0-9_-]+)')
+_STEP: Final = re.compile(r'\["((?:[^"\\]|\\.)*)"\]|\[name=([A-Za-z0-9_-]+)\]|\[(\d+)\]|\.?([A-Za-z0-9_-]+)')
+_CHANGE_AT: Final = re.compile(f"((?:{_STEP.pattern})+): ")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]+")
 _NODE: Final = "Node"
 #: Kinds to the words of kubectl.
@@ -51,6 +53,11 @@ class FixStep(NamedTuple):
     value: Any = None
 
 
+def kubectl(namespace: str, *words: str) -> str:
+    """A kubectl command. `namespace`: "" for an object without one."""
+    return command("kubectl", *(("-n", namespace) if namespace else ()), *words)
+
+
 # --- rendering ------------------------------------------------------------------------------------------------------
 
 
@@ -68,7 +75,7 @@ def render(scene: Scene) -> dict[tuple[str, ...], tuple[str, ...]]:
     group = Key(POD_GROUP, scene.job.namespace, scene.job.name)
     for keys in groups.values():
         before, after = scene.edits.original(*keys[0]) or {}, scene.edits.changed[keys[0]]
-        lines = tuple(_lines(keys[0], " ".join(key.name for key in keys), before, after))
+        lines = tuple(_lines(keys[0], [key.name for key in keys], before, after))
         found.update(dict.fromkeys(keys, lines))
     if scene.workload in found and any(line.endswith(RECREATE) for line in found[scene.workload]):
         found.pop(group, None)  # it is created anew
@@ -83,7 +90,9 @@ def _depth(scene: Scene, key: Key) -> int:
     return len(ancestors(queues[key.name], queues))
 
 
-def _lines(key: Key, names: str, before: Json, after: Json) -> Iterator[str]:
+def _lines(key: Key, names: list[str], before: Json, after: Json) -> Iterator[str]:
+    if any(name.startswith("-") for name in names):  # kubectl reads options in their place
+        return
     patch = merge_diff(before, after)
     if key.kind == _NODE:
         yield from _node_lines(key.name, before, after)
@@ -92,19 +101,19 @@ def _lines(key: Key, names: str, before: Json, after: Json) -> Iterator[str]:
         for path, value in _leaves(before, after, ""):
             yield f"{path}: {_text_of(value)}{RECREATE}"
         return
-    at = f"kubectl{f' -n {key.namespace}' if key.namespace else ''}"
-    target = f"{_WORDS.get(key.kind, key.kind.lower())} {names}"
+    target = (_WORDS.get(key.kind, key.kind.lower()), *names)
     rest = dict(patch)
     if key.kind == QUEUE and "state" in (rest.pop("status", None) or {}):
-        yield f"capcard-sched queue open {key.name}"
+        yield command("capcard-sched", "queue", "open", key.name)
         return
     notes = (rest.get("metadata") or {}).get("annotations")
-    if notes and set(rest["metadata"]) == {"annotations"}:
+    if notes and set(rest["metadata"]) == {"annotations"} and not any("=" in name for name in notes):
         del rest["metadata"]
-        words = [f"{name}-" if value is None else shlex.quote(f"{name}={value}") for name, value in notes.items()]
-        yield f"{at} annotate {target} --overwrite {' '.join(words)}"
+        words = [f"{name}-" if value is None else f"{name}={value}" for name, value in notes.items()]
+        yield kubectl(key.namespace, "annotate", *target, "--overwrite", *words)
     if rest:
-        yield f"{at} patch {target} --type merge -p {shlex.quote(json.dumps(rest))}"
+        for name in names:
+            yield kubectl(key.namespace, "patch", target[0], name, "--type", "merge", "-p", json.dumps(rest))
 
 
 def _is_refused(before: Json, after: Json) -> bool:
@@ -113,12 +122,12 @@ def _is_refused(before: Json, after: Json) -> bool:
 
 def _node_lines(name: str, before: Json, after: Json) -> Iterator[str]:
     if spec(before).get("unschedulable") and not spec(after).get("unschedulable"):
-        yield f"kubectl uncordon {name}"
+        yield kubectl("", "uncordon", name)
     kept = spec(after).get("taints") or ()
     for taint in spec(before).get("taints") or ():
         if taint not in kept and not taint["key"].startswith("node.kubernetes.io/"):
             text = Taint(taint["key"], taint.get("value") or "", taint["effect"]).text
-            yield f"kubectl taint node {name} {shlex.quote(text + '-')}"
+            yield kubectl("", "taint", "node", name, f"{text}-")
 
 
 def _leaves(before: Any, after: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -134,7 +143,9 @@ def _leaves(before: Any, after: Any, path: str) -> Iterator[tuple[str, Any]]:
         for index, (old, new) in enumerate(zip(before, after, strict=True)):
             if old != new:
                 name = old.get("name")
-                yield from _leaves(old, new, f"{path}[name={name}]" if name else f"{path}[{index}]")
+                is_path = isinstance(name, str) and _PLAIN.fullmatch(name)
+                is_first = [item.get("name") for item in before].index(name) == index
+                yield from _leaves(old, new, f"{path}[name={name}]" if is_path and is_first else f"{path}[{index}]")
     elif before is None and isinstance(after, dict) and after:
         yield from _leaves({}, after, path)
     else:
@@ -147,7 +158,7 @@ def _all_maps(*lists: list[Any]) -> bool:
 
 def _text_of(value: Any) -> str:
     """A plain text where it reads back as itself, else JSON."""
-    if isinstance(value, str) and value and value == _value_of(value):
+    if isinstance(value, str) and value and value == _value_of(value) and value.isprintable():
         return value
     return json.dumps(value)
 
@@ -165,18 +176,14 @@ def _value_of(text: str) -> Any:
 def parse(line: str, job: Key | None = None) -> list[FixStep]:
     """The steps of a printed line. `job`: the workload that `the Job` means. Raises UnknownObjectError."""
     if line.endswith(RECREATE) and job is not None:
-        path, _, value = line.removesuffix(RECREATE).partition(": ")
-        return [FixStep("recreate", job, (path, _value_of(value)))]
+        text = line.removesuffix(RECREATE)
+        if (change := _CHANGE_AT.match(text)) is not None:
+            return [FixStep("recreate", job, (change[1], _value_of(text[change.end() :])))]
     if (found := _PLUGIN.fullmatch(line)) is not None:
         return [FixStep("plugin", value=found[1])]
     if (found := _ACTIONS.fullmatch(line)) is not None:
         return [FixStep("actions", value=tuple(filter(None, map(str.strip, found[1].split(",")))))]
-    words = shlex.split(line)
-    namespace = ""
-    if "-n" in words:
-        at = words.index("-n")
-        namespace = words[at + 1]
-        del words[at : at + 2]
+    namespace, words = _words(line)
     match words:
         case ["kubectl", "patch", kind, name, "--type", "merge", "-p", patch]:
             return [FixStep("patch", Key(_KINDS[kind], namespace, name), json.loads(patch))]
@@ -201,6 +208,20 @@ def parse(line: str, job: Key | None = None) -> list[FixStep]:
         case ["capcard-sched", "job", "suspend", name]:
             return [FixStep("suspend", Key(JOB, namespace, name))]
     raise UnknownObjectError(f"not a command of a fix: {line}")
+
+
+def _words(line: str) -> tuple[str, list[str]]:
+    """The namespace of a command, and its other words; none of a line with an open quote."""
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        return "", []
+    match words:
+        case ["kubectl", "-n", namespace, *others]:
+            return namespace, ["kubectl", *others]
+        case [*others, "-n", namespace]:
+            return namespace, others
+    return "", words
 
 
 def set_at(obj: Json, path: str, value: Any) -> None:

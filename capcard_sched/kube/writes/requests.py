@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from capcard_sched.model.annotations import FENCE
-from capcard_sched.model.kinds import KIND_BY_NAME
-from capcard_sched.model.kube_groups import INITIALLY_SCHEDULED, KUBE_API, kube_name
+from capcard_sched.model.involved_object import involved_object
+from capcard_sched.model.kube_groups import INITIALLY_SCHEDULED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -124,17 +124,11 @@ def event_namespace(series: Series) -> str:
 
 def event(series: Series, uid: str, first: str, last: str) -> bytes:
     """A core/v1 Event. `kubectl describe` finds it by `uid`, that of the involved object."""
-    about = series.object
-    involved = {"apiVersion": KIND_BY_NAME[about.kind].api_version, "kind": about.kind, "name": about.name, "uid": uid}
-    if about.kind == "PodGroup" and kube_name(about.name):
-        involved |= {"apiVersion": KUBE_API, "name": kube_name(about.name)}
-    if about.namespace:
-        involved["namespace"] = about.namespace
     body = {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"name": series.name, "namespace": event_namespace(series)},
-        "involvedObject": involved,
+        "involvedObject": involved_object(series.object, uid),
         "reason": series.reason,
         "message": series.message,
         "type": series.type,

@@ -9,7 +9,6 @@ from capcard_sched.controllers.objects import (
     EVENT,
     JOB,
     POD,
-    JsonObject,
     Key,
     annotations_of,
     controller_of,
@@ -21,8 +20,8 @@ from capcard_sched.controllers.objects import (
 from capcard_sched.controllers.view import Create, Delete, Failure, Increment, Observe, Patch, is_as_good
 from capcard_sched.model.annotations import JOB_NAME
 from capcard_sched.model.intents import EmitEvent
-from capcard_sched.model.kinds import KIND_BY_NAME, kind_of
-from capcard_sched.model.kube_groups import KUBE_API, kube_name
+from capcard_sched.model.involved_object import involved_object
+from capcard_sched.model.kinds import kind_of
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.store import AlreadyExistsError
 
@@ -63,16 +62,6 @@ class EventRecorder:
                 return
         namespace = target.namespace or "default"
         name = self._fresh_name(namespace, target.name)
-        involved: JsonObject = {
-            "kind": target.kind,
-            "apiVersion": KIND_BY_NAME[target.kind].api_version,
-            "name": target.name,
-            "uid": uid,
-        }
-        if target.kind == "PodGroup" and kube_name(target.name):
-            involved |= {"apiVersion": KUBE_API, "name": kube_name(target.name)}
-        if target.namespace:
-            involved["namespace"] = target.namespace
         self._names[identity] = (namespace, name)
         self._store.create(
             EVENT,
@@ -80,7 +69,7 @@ class EventRecorder:
                 "apiVersion": "v1",
                 "kind": "Event",
                 "metadata": {"name": name, "namespace": namespace},
-                "involvedObject": involved,
+                "involvedObject": involved_object(target, uid),
                 "reason": event.reason,
                 "message": event.message,
                 "type": event.type,

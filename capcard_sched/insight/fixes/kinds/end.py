@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Final
 
+from capcard_sched.insight.fixes.commands import kubectl
 from capcard_sched.insight.fixes.execution import DELETION_COST
 from capcard_sched.insight.fixes.kind import FixKind
 from capcard_sched.insight.fixes.victims import cheapest_on_nodes, quota_holders
-from capcard_sched.model.quoting import brief, plural
+from capcard_sched.model.quoting import brief, command, plural
 from capcard_sched.model.status import PLACED_STATUSES
 from capcard_sched.model.workload import has_made_group, is_of_vcjob
 
@@ -49,21 +49,23 @@ class EndFix(FixKind):
         others = sorted({task.name for task in own} - placed) if kind in _SCALED else []
         ended = scene.ended.setdefault(change.key, others)
         ended += [task.name for task in tasks if task.name not in ended]
-        at, left = f"kubectl -n {namespace}", len(placed.difference(ended))
+        left = len(placed.difference(ended))
         if kind == "job" and job is not None and is_of_vcjob(job):
-            lines = [f"capcard-sched job suspend {name} -n {namespace}"]
+            lines = [command("capcard-sched", "job", "suspend", name, "-n", namespace)]
         elif kind == "job":
-            lines = [f"{at} patch job {name} --type merge -p " + shlex.quote('{"spec": {"suspend": true}}')]
+            suspended = '{"spec": {"suspend": true}}'
+            lines = [kubectl(namespace, "patch", "job", name, "--type", "merge", "-p", suspended)]
         elif kind in _SCALED:
             chosen = [pod for pod in ended if pod in placed]
-            lines = [f"{at} annotate pod {' '.join(chosen)} --overwrite {DELETION_COST}=-1"] if left and chosen else []
-            lines.append(f"{at} scale {kind} {name} --replicas={left}")
+            cost = f"{DELETION_COST}=-1"
+            lines = [kubectl(namespace, "annotate", "pod", *chosen, "--overwrite", cost)] if left and chosen else []
+            lines.append(kubectl(namespace, "scale", kind, name, f"--replicas={left}"))
         elif kind == "statefulset":
-            lines = [f"{at} scale statefulset {name} --replicas=0"]
+            lines = [kubectl(namespace, "scale", "statefulset", name, "--replicas=0")]
         else:
-            lines = [f"{at} delete pod {' '.join(ended)}"]
+            lines = [kubectl(namespace, "delete", "pod", *ended)]
             if job is not None and job.is_editable and not has_made_group(job):
-                lines.append(f"{at} delete podgroup {job.name}")
+                lines.append(kubectl(namespace, "delete", "podgroup", job.name))
         scene.write(f"end {change.key}", *lines)
 
     def text(self, change: ProposedChange, scene: Scene) -> str:

@@ -1,0 +1,96 @@
+"""Jobs that can never start: condition, and one event for each cause on the PodGroup, its Job and its pods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from capcard_sched.framework.session.results import reference
+from capcard_sched.model.intents import ObjectRef
+from capcard_sched.model.reasons import CAN_NEVER_START
+from capcard_sched.model.status import PodGroupPhase
+from capcard_sched.model.workload import is_of_vcjob, workload_of
+
+if TYPE_CHECKING:
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.job import Job
+
+#: Labels of the pods of a Job of Kubernetes with its uid, the newer first.
+_JOB_UID: Final = ("batch.kubernetes.io/controller-uid", "controller-uid")
+
+
+class _Reported(NamedTuple):
+    """The last events of a job: their text, and the uids of the pods."""
+
+    message: str
+    pods: frozenset[str]
+
+
+class NeverStarting:
+    """The jobs that were reported. One per core."""
+
+    def __init__(self) -> None:
+        self._reported: dict[str, _Reported] = {}
+
+    def clear(self) -> None:
+        """Drops all events: those of an earlier leader term may be lost."""
+        self._reported.clear()
+
+    def report(self, session: Session) -> list[Job]:
+        """Events and condition of each job whose minimum exceeds a limit of its queue, of an ancestor or of the nodes.
+
+        Touched jobs are checked, and every waiting job once the nodes changed. Returns those with the condition that
+        are not touched. The events repeat only with another text; a pod that is created later has its own. A
+        reservation changes in the next session.
+        """
+        row, jobs = CAN_NEVER_START, session.jobs
+        keys, others = set(session.touched_jobs), []
+        if session.carry_over.node_places.take_change(session):
+            keys |= {key for key, job in jobs.items() if (job.pending or job.exceeds_nodes) and not job.is_ready()}
+        for key in sorted(keys):
+            job = jobs.get(key)
+            if job is None:
+                self._reported.pop(key, None)
+                continue
+            found = None if job.is_ready() else session.guarded(job, session.exceeded_limit)
+            exceeds_nodes = found is not None and not found.queue
+            if exceeds_nodes is not job.exceeds_nodes:
+                job.exceeds_nodes = exceeds_nodes
+                if job.phase is not PodGroupPhase.PENDING:
+                    session.state.changes.jobs.add(key)
+            known = [condition for condition in job.conditions if condition.type == row.code]
+            if found is not None:
+                message = found.text(job.queue)
+                is_known = any((one.status, one.message) == ("True", message) for one in known)
+                self._emit(session, job, message, is_known=is_known and not session.changed.everything)
+                session.set_condition(job, row.code, row.code, message)
+            else:
+                self._reported.pop(key, None)
+            if key not in session.touched_jobs and (found is not None or known):
+                others.append(job)
+        return others
+
+    def _emit(self, session: Session, job: Job, message: str, *, is_known: bool) -> None:
+        """`is_known`: the PodGroup has the condition with this text. O(pods of the job)."""
+        last = self._reported.get(job.key)
+        reported = last.pods if last is not None and last.message == message else frozenset()
+        if not is_known:
+            for ref in (None if job.implicit else reference(job), workload_reference(job)):
+                if ref is not None:
+                    session.notice_about(ref, CAN_NEVER_START, message)
+        for uid, task in job.pending.items():
+            if uid not in reported:
+                session.notice(task, CAN_NEVER_START, message)
+        self._reported[job.key] = _Reported(message, frozenset(job.pending))
+
+
+def workload_reference(job: Job) -> ObjectRef | None:
+    """The Job of a job, of Volcano or of Kubernetes; None for another workload, and where its uid is not known."""
+    kind, _, name = workload_of(job).partition("/")
+    if kind != "job":
+        return None
+    if is_of_vcjob(job):
+        uid = job.name.removeprefix(f"{name}-")
+        return ObjectRef("Job", job.namespace, name, uid) if uid != job.name else None
+    labels = next(iter(job.tasks.values())).labels
+    found = next((labels[key] for key in _JOB_UID if labels.get(key)), "")
+    return ObjectRef("Job.batch/v1", job.namespace, name, found) if found else None
