@@ -31,6 +31,9 @@ class _Slow:
     def __init__(self) -> None:
         self.views = 0
         self.over = asyncio.Event()
+        self.is_ready = True
+
+    async def prepare(self) -> None: ...
 
     async def view(self, page: Page, query: Mapping[str, str], namespaces: frozenset[str] | None) -> InsightPart:
         self.views += 1
