@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 #: Views that are made at a time; others wait.
 _AT_ONCE: Final = 4
-#: Seconds after the beginning of a view in which further requests share it while nothing changes: all open pages ask
-#: at a change.
+#: Seconds after the beginning of a view in which further requests share it while nothing changes: all open pages
+#: request theirs at a change.
 _SHARED: Final = 2.0
 #: Seconds between two events: changes in between are one event.
 _PAUSE: Final = 1.0

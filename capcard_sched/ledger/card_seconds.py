@@ -49,7 +49,7 @@ class _Integral(msgspec.Struct):
     reported: int = 0
 
 
-class _PodCharge(NamedTuple):
+class _CountedCharge(NamedTuple):
     uid: str
     labels: CardSecondsLabels
     #: 0: the pod has finished.
@@ -76,7 +76,7 @@ class CardSecondsCounter:
         #: PodGroup to its queue, "" for none, and its service type.
         self._groups: dict[tuple[str, str], tuple[str, str]] = {}
         #: Pods that hold or held cards.
-        self._pods: dict[tuple[str, str], _PodCharge] = {}
+        self._pods: dict[tuple[str, str], _CountedCharge] = {}
         #: Pods before the first lists are complete, whose nodes and PodGroups may be missing; None afterwards.
         self._early: dict[tuple[str, str], PodObject] | None = {}
         self._series: dict[CardSecondsLabels, _Integral] = {}
@@ -172,7 +172,7 @@ class CardSecondsCounter:
                 return
             began = bound_at(conditions, self._last, self._now)
             labels = CardSecondsLabels(*self._account(key[0], pod, held.card))
-            known = _PodCharge(uid, labels, held.thousandths, self._now if began is None else began)
+            known = _CountedCharge(uid, labels, held.thousandths, self._now if began is None else began)
             self._pods[key] = known
             self._change(labels, held.thousandths, known.began)
         if known.thousandths and pod.status.phase in FINISHED:

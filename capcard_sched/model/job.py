@@ -206,8 +206,6 @@ class Job:
     owner_job: str = ""
     #: Whether a task joined the job since its PodGroup was created, also when it is gone by now.
     had_tasks: bool = False
-    #: Whether the nodes cannot hold its minimum when they are empty, as of the last session: it reserves nothing.
-    exceeds_nodes: bool = False
     #: Whether the minimum was bound at some time since the job last had no bound task: `note_whole`.
     was_whole: bool = False
     #: All tasks by uid, completed ones included.

@@ -58,8 +58,7 @@ CAN_NEVER_START = Reason(
 )
 TOO_FEW_PLACES = Reason(
     "CanNeverStart",
-    "can never start: needs {needed} pods with <{resource}>, and the nodes have space for {limit}; "
-    "nothing is reserved for it",
+    "can never start: needs {needed} pods with <{resource}>, and the nodes have space for {limit}",
 )
 GET_TASK_REQUEST_RESOURCE_FAILED = Reason(
     "GetTaskRequestResourceFailed", "Get request resource failed, Queue <{queue}>, error: <{error}>"

@@ -29,7 +29,7 @@ class PageSource(Protocol):
         """
 
     async def prepare(self) -> None:
-        """Make views that are likely to be asked for, where they stay valid."""
+        """Make the views of likely requests, where they stay valid."""
 
     def changes(self) -> AsyncIterator[tuple[str, str]]:
         """Events of a live cluster with their data, for ever: `change`, `beat`, `stale`."""

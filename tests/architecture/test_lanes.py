@@ -43,7 +43,7 @@ def lanes(module: Path) -> tuple[list[str], list[str]]:
 def test_the_lanes_are_complements_and_ci_runs_both() -> None:
     assert recipe("test") == '\t$(PYTEST) -m "not campaign"\n'
     # The properties run again, with all their examples.
-    assert recipe("campaign") == '\tHYPOTHESIS_PROFILE=campaign $(PYTEST) -m "campaign or hypothesis"\n'
+    assert recipe("campaign") == '\tHYPOTHESIS_PROFILE=campaign $(PYTEST) --timeout=600 -m "campaign or hypothesis"\n'
     commands = (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
     assert {"step make test", "step make campaign"} <= {*commands}
     for page in ("README.md", "CONTRIBUTING.md"):

@@ -68,6 +68,7 @@ async def test_a_spent_budget_stops_jobs_until_it_is_raised(
             assert found["metadata"].get("finalizers") is None
             assert found["metadata"].get("annotations") is None
 
+            await daemon.settled()  # the scheduler has the status, too
             second = gang("second", 1, queue="q", cards=H200, requests={"cpu": "1", "nvidia.com/gpu": "1"})
             await cluster.create_all(second)
             refusal = (

@@ -39,8 +39,8 @@ _UNDESCRIBED_FIELDS: Final = frozenset(
 )  # fmt: skip
 #: Fields of a job without a PodGroup, or with one of `scheduling.k8s.io`, that no object has.
 _OWN_FIELDS: Final = frozenset({"conditions", "phase", "status_counts"})
-#: Fields of a job that a list cannot have: what this process saw of it, or computed in a session.
-_SEEN: Final = frozenset({"exceeds_nodes", "had_tasks"})
+#: Fields of a job that a list cannot have: what this process saw of it.
+_SEEN: Final = frozenset({"had_tasks"})
 #: Fields of a HyperNode that follow from other HyperNodes.
 _OF_TREE: Final = frozenset({"above", "nodes"})
 #: Fields of a pod that no tenant can edit.

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from capcard_sched.framework.session.results import reference
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.reasons import CAN_NEVER_START
-from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.workload import is_of_vcjob, workload_of
 
 if TYPE_CHECKING:
@@ -39,24 +38,18 @@ class NeverStarting:
         """Events and condition of each job whose minimum exceeds a limit of its queue, of an ancestor or of the nodes.
 
         Touched jobs are checked, and every waiting job once the nodes changed. Returns those with the condition that
-        are not touched. The events repeat only with another text; a pod that is created later has its own. A
-        reservation changes in the next session.
+        are not touched. The events repeat only with another text; a pod that is created later has its own.
         """
         row, jobs = CAN_NEVER_START, session.jobs
         keys, others = set(session.touched_jobs), []
         if session.carry_over.node_places.take_change(session):
-            keys |= {key for key, job in jobs.items() if (job.pending or job.exceeds_nodes) and not job.is_ready()}
+            keys |= {key for key, job in jobs.items() if job.pending and not job.is_ready()}
         for key in sorted(keys):
             job = jobs.get(key)
             if job is None:
                 self._reported.pop(key, None)
                 continue
             found = None if job.is_ready() else session.guarded(job, session.exceeded_limit)
-            exceeds_nodes = found is not None and not found.queue
-            if exceeds_nodes is not job.exceeds_nodes:
-                job.exceeds_nodes = exceeds_nodes
-                if job.phase is not PodGroupPhase.PENDING:
-                    session.state.changes.jobs.add(key)
             known = [condition for condition in job.conditions if condition.type == row.code]
             if found is not None:
                 message = found.text(job.queue)

@@ -254,13 +254,9 @@ _LIVE = (TaskStatus.ALLOCATED, TaskStatus.PIPELINED, TaskStatus.BINDING, TaskSta
 def awaits_pods(job: Job) -> bool:
     """Whether an admitted job has pods to place: pending ones, or some of its minimum that are not created yet.
 
-    A job whose minimum no set of nodes holds has none: it would hold its reservation until a node changes.
-
     A PodGroup is admitted before its pods are created. Pods that are missing are still to be created while none was,
     or while others of the job are alive; of a job whose pods all ended or were deleted, no more are expected.
     """
-    if job.exceeds_nodes:
-        return False
     if job.counts[TaskStatus.PENDING]:
         return True
     if job.phase is not PodGroupPhase.INQUEUE or len(job.tasks) >= max(job.min_available, 1):

@@ -197,7 +197,7 @@ class CardBudgetController:
 
     def _stamp(self, text: str | None) -> int:
         moment = round(parse_time(text) * 1000)
-        # Stamps of pods that the run binds are whole seconds: they are not earlier than the moment they stand for.
+        # Stamps of pods that the run binds are whole seconds: they are not earlier than the moment of the write.
         return moment if moment and moment + 1000 <= self._now else self._now
 
     # --- statuses -----------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ SPECS: dict[str, Any] = {
     "StatefulSet": {"spec": {"template": TEMPLATE}},
     "Job": {"spec": {"tasks": [{"name": "w", "template": TEMPLATE}]}},
     "PriorityClass": {"value": 5},
+    "CardBudget": {"spec": {"queue": "q", "period": "month", "cards": {"A": "1h"}}},
     "Command": {"action": "CloseQueue", "target": {"kind": "Queue", "name": "q"}},
 }
 
