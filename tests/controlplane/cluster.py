@@ -214,14 +214,14 @@ class Cluster:
         if webhooks:
             await self.wait_until(self._creates_queues, "the API server to drop the webhooks", within=60)
         # The server drops policies within seconds after they are gone, whether the test or the wipe deleted them.
-        for is_free in (self._binds_pods, self._runs_groups):
+        for is_free in (self._creates_queues, self._binds_pods, self._runs_groups):
             await self.wait_until(is_free, "the API server to drop the admission policies", within=60)
         for kind in ("nodes", "pods", "podgroups", "queues"):
             # A list of what is (not of what was: resourceVersion "0") waits for the server's cache to catch up.
             await self.list(kind, namespace=ALL, limit="1")
 
     async def _creates_queues(self) -> bool:
-        """Whether queues are created without a webhook."""
+        """Whether queues are created without a webhook, and no policy denies it."""
         return await self.rejection(queue("no-webhook")) is None
 
     async def _binds_pods(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ async def cluster(serving: ControlPlane) -> AsyncIterator[Cluster]:
         await prepare(client)
         client.namespace = await client.make_namespace()
         yield client
+        await asyncio.to_thread(serving.wipe)  # pending pods of one test would take the nodes of the next
 
 
 def kube_group(name: str, count: int) -> Manifest:
