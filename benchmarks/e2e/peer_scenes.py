@@ -103,7 +103,7 @@ def _queue(name: str, cards: int, priority: int = 0) -> Document:
 
 
 def _gang(name: str, members: int, cards: int = 0, *, queue: str = "q", service: str = "", **spec: Any) -> Gang:
-    """A gang of pods with a cpu each, and so many cards."""
+    """A gang of pods; each requests a cpu and this number of cards."""
     requests = {"cpu": "1", "memory": "1Gi", **({_GPU: str(cards)} if cards else {})}
     metadata = {"name": name, "namespace": objects.NAMESPACE}
     notes = ({keys.CARD_NAME: _CARD} if cards else {}) | ({keys.SERVICE_TYPE: service} if service else {})

@@ -41,7 +41,8 @@ from capcard_sched.simulation.scenario import Origin
 from capcard_sched.simulation.scenario_reader import read_scenario
 from capcard_sched.validation.checks import Severity
 from capcard_sched.validation.hint_checks import QuotaPlugins
-from capcard_sched.validation.object_checks import BUILT_IN_PLUGINS, BUILT_IN_QUEUES, check_objects
+from capcard_sched.validation.inventory import BUILT_IN_QUEUES
+from capcard_sched.validation.object_checks import BUILT_IN_PLUGINS, check_objects
 from capcard_sched.validation.unknown_fields import unknown_fields
 
 if TYPE_CHECKING:

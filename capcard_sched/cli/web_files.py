@@ -67,7 +67,7 @@ class FileClusters:
         self._kept: OrderedDict[float | None, Cluster] = OrderedDict()
         self._history: History | None = None
         self._given: SimulationInput | None = None
-        #: Address and query of a page to its view: files do not change.
+        #: Document and query of a page to its view: files do not change.
         self._views: OrderedDict[tuple[object, ...], InsightPart] = OrderedDict()
         #: Locks of the views that are made now.
         self._making: dict[tuple[object, ...], asyncio.Lock] = {}

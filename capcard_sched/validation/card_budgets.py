@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.validation.checks import Finding, listed
 from capcard_sched.validation.fieldpath import field_path
-from capcard_sched.validation.inventory import as_map, value_at
+from capcard_sched.validation.inventory import as_map, check_queue, meant, value_at
 
 if TYPE_CHECKING:
     from capcard_sched.validation.hint_checks import QuotaPlugins
@@ -20,21 +19,14 @@ NOT_ENFORCED: Final = f"not enforced: the scheduler-conf has no plugin {BUDGET_P
 
 def check_card_budget(obj: Json, inventory: Inventory, plugins: QuotaPlugins) -> list[Finding]:
     """Warnings about a budget without effect: of an unknown queue or card, or under a conf without the plugin."""
-    found = []
+    found: list[Finding] = []
     queue = value_at(obj, "spec", "queue")
-    if isinstance(queue, str) and queue and inventory.quotas and queue not in {*inventory.quotas, "default", "root"}:
-        missing = "does not exist" if inventory.is_cluster else "is not among the queues in the input"
-        message = f'queue "{queue}" {missing}{_meant(queue, list(inventory.quotas))}'
-        found.append(Finding("warning", "spec.queue", message, listed(inventory.quotas)))
+    if isinstance(queue, str):
+        found += check_queue(queue, "spec.queue", inventory)
     for card in as_map(value_at(obj, "spec", "cards")):
         if inventory.cards and card not in inventory.cards:
-            message = f"no node in the input provides card {card}{_meant(card, list(inventory.cards))}"
+            message = f"no node in the input provides card {card}{meant(card, inventory.cards)}"
             found.append(Finding("warning", field_path(("spec", "cards", card)), message, listed(inventory.cards)))
     if BUDGET_PLUGIN not in plugins.names:
         found.append(Finding("warning", "spec.whenSpent", NOT_ENFORCED, f"the plugin {BUDGET_PLUGIN}"))
     return found
-
-
-def _meant(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]}?" if close else ""

@@ -5,8 +5,9 @@ Objects may be malformed; nothing here raises.
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
@@ -14,18 +15,21 @@ from capcard_sched.model.cards import CARD, CardSyntaxError, discover_cards, is_
 from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.quantity import QuantityError, base_amount
 from capcard_sched.model.queue import ROOT
-from capcard_sched.validation.checks import Finding, annotation_field
+from capcard_sched.validation.checks import Finding, annotation_field, listed
 from capcard_sched.validation.hint_checks import parent_problem
 from capcard_sched.validation.late_members import FirstPods, first_pods
 from capcard_sched.validation.queue_tree import NO_AMOUNTS, QueueAmounts, QueueTree, amounts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from capcard_sched.validation.checks import UnnamedCards
     from capcard_sched.validation.hint_checks import QuotaPlugins
 
 Json: TypeAlias = dict[str, Any]
+
+#: Queues that always exist.
+BUILT_IN_QUEUES: Final = frozenset({"default", "root"})
 
 
 class Inventory:
@@ -191,3 +195,17 @@ def as_maps(value: Any) -> list[Json]:
 def object_name(obj: Json) -> str:
     """`metadata.name`, "" without one."""
     return str(value_at(obj, "metadata", "name") or "")
+
+
+def check_queue(queue: str, field: str, inventory: Inventory) -> Iterator[Finding]:
+    """A warning about a queue that does not exist; none without any queue in the input."""
+    if queue and inventory.quotas and queue not in inventory.quotas and queue not in BUILT_IN_QUEUES:
+        missing = "does not exist" if inventory.is_cluster else "is not among the queues in the input"
+        message = f'queue "{queue}" {missing}{meant(queue, inventory.quotas)}'
+        yield Finding("warning", field, message, listed(inventory.quotas))
+
+
+def meant(name: str, known: Collection[str]) -> str:
+    """The end of a sentence about an unknown name: the closest known one, or ""."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""

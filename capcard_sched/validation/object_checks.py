@@ -56,6 +56,7 @@ from capcard_sched.validation.inventory import (
     allocatable,
     as_map,
     as_maps,
+    check_queue,
     object_name,
     texts,
     value_at,
@@ -75,8 +76,6 @@ SERVICE_TYPES: Final = ("inference", "training")
 BOOLEANS: Final = ("true", "false")
 #: Quota plugins of the built-in scheduler-conf.
 BUILT_IN_PLUGINS: Final = QuotaPlugins(frozenset({"capacity-card"}), unnamed_cards="infer")
-#: Queues that always exist.
-BUILT_IN_QUEUES: Final = frozenset({"default", "root"})
 OUR_SCHEDULERS: Final = frozenset({"capcard-sched", "volcano"})
 #: Schedulers of pods that this one never sees.
 _NATIVE_SCHEDULERS: Final = frozenset({"", "default-scheduler"})
@@ -215,11 +214,7 @@ def _workload(
         yield from check_running_estimate(value_at(obj, "spec", "runningEstimate"), "spec.runningEstimate")
     yield from check_task_topology(annotations, _task_names(obj), severity=severity)
     queue, queue_field = _queue(obj, templates)
-    if queue and inventory.quotas and queue not in inventory.quotas and queue not in BUILT_IN_QUEUES:
-        missing = "does not exist" if inventory.is_cluster else "is not among the queues in the input"
-        close = difflib.get_close_matches(queue, list(inventory.quotas), n=1)
-        meant = f"; did you mean {close[0]}?" if close else ""
-        yield Finding("warning", queue_field, f'queue "{queue}" {missing}{meant}', listed(inventory.quotas))
+    yield from check_queue(queue, queue_field, inventory)
     if keys.CARD_REQUEST in annotations:
         yield from check_card_request(annotations[keys.CARD_REQUEST], severity=severity)
         yield from _request_against(annotations[keys.CARD_REQUEST], templates, charged, queue, inventory)

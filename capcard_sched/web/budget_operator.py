@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from capcard_sched.kube.connection import Connection
-    from capcard_sched.ledger.database import LedgerDatabase
+    from capcard_sched.ledger.budget_use import CardTime
     from capcard_sched.model.card_budgets import CardBudget
 
 #: Seconds between two statuses of a budget, and before a new attempt after an error.
@@ -182,6 +182,8 @@ class BudgetOperator:
     def _patches(self, budgets: Mapping[str, dict[str, Any]], parents: Mapping[str, str]) -> dict[str, dict[str, Any]]:
         """The changes of statuses by name, up to the end of the records. Raises LedgerError."""
         patches = {}
+        #: Begin of a period to the use since: budgets share few periods.
+        times: dict[int, dict[tuple[str, str], CardTime]] = {}
         with open_ledger(self._url) as ledger:
             now = round(ledger.recorded_until * 1000)
             if not now:
@@ -191,7 +193,10 @@ class BudgetOperator:
                 budget, _ = card_budget_facts(found)
                 if budget is None:
                     continue
-                use = _use(ledger.database, budget, parents, now)
+                begin = period_at(budget.period, now).begin
+                if begin not in times:
+                    times[begin] = card_times(ledger.database, begin, now)
+                use = _use(budget, times[begin], parents)
                 before = obj.get("status") or {}
                 status = with_condition(budget_status(budget, use, now, obj["metadata"].get("generation")), before, now)
                 if status != before:
@@ -222,9 +227,9 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _use(database: LedgerDatabase, budget: CardBudget, parents: Mapping[str, str], now: int) -> BudgetUse:
+def _use(budget: CardBudget, times: Mapping[tuple[str, str], CardTime], parents: Mapping[str, str]) -> BudgetUse:
     used, held = dict.fromkeys(budget.limits, 0), dict.fromkeys(budget.limits, 0)
-    for (queue, card), use in card_times(database, period_at(budget.period, now).begin, now).items():
+    for (queue, card), use in times.items():
         if card in used and covers(budget.queue, queue, parents.get):
             used[card] += use.used
             held[card] += use.held

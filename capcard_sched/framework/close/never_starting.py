@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from capcard_sched.framework.session.results import reference
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.reasons import CAN_NEVER_START
+from capcard_sched.model.report_once import ReportOnce
 from capcard_sched.model.workload import is_of_vcjob, workload_of
 
 if TYPE_CHECKING:
@@ -17,22 +18,16 @@ if TYPE_CHECKING:
 _JOB_UID: Final = ("batch.kubernetes.io/controller-uid", "controller-uid")
 
 
-class _Reported(NamedTuple):
-    """The last events of a job: their text, and the uids of the pods."""
-
-    message: str
-    pods: frozenset[str]
-
-
 class NeverStarting:
     """The jobs that were reported. One per core."""
 
     def __init__(self) -> None:
-        self._reported: dict[str, _Reported] = {}
+        #: Key of the job to the last events of its pods: the text, and the uid of the pod.
+        self._reported: ReportOnce[str, tuple[str, str]] = ReportOnce()
 
     def clear(self) -> None:
         """Drops all events: those of an earlier leader term may be lost."""
-        self._reported.clear()
+        self._reported.keep(())
 
     def report(self, session: Session) -> list[Job]:
         """Events and condition of each job whose minimum exceeds a limit of its queue, of an ancestor or of the nodes.
@@ -47,7 +42,7 @@ class NeverStarting:
         for key in sorted(keys):
             job = jobs.get(key)
             if job is None:
-                self._reported.pop(key, None)
+                self._reported.forget(key)
                 continue
             found = None if job.is_ready() else session.guarded(job, session.exceeded_limit)
             known = [condition for condition in job.conditions if condition.type == row.code]
@@ -57,23 +52,19 @@ class NeverStarting:
                 self._emit(session, job, message, is_known=is_known and not session.changed.everything)
                 session.set_condition(job, row.code, row.code, message)
             else:
-                self._reported.pop(key, None)
+                self._reported.forget(key)
             if key not in session.touched_jobs and (found is not None or known):
                 others.append(job)
         return others
 
     def _emit(self, session: Session, job: Job, message: str, *, is_known: bool) -> None:
         """`is_known`: the PodGroup has the condition with this text. O(pods of the job)."""
-        last = self._reported.get(job.key)
-        reported = last.pods if last is not None and last.message == message else frozenset()
         if not is_known:
             for ref in (None if job.implicit else reference(job), workload_reference(job)):
                 if ref is not None:
                     session.notice_about(ref, CAN_NEVER_START, message)
-        for uid, task in job.pending.items():
-            if uid not in reported:
-                session.notice(task, CAN_NEVER_START, message)
-        self._reported[job.key] = _Reported(message, frozenset(job.pending))
+        for _, uid in self._reported.update(job.key, [(message, uid) for uid in job.pending]):
+            session.notice(job.pending[uid], CAN_NEVER_START, message)
 
 
 def workload_reference(job: Job) -> ObjectRef | None:

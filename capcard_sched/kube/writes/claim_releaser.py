@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class UndoPreBind(Protocol):
-    """Takes back what a PreBind wrote for a pod."""
+    """Undoes the writes of a PreBind for a pod."""
 
     def __call__(self, client: Client, pod: Bind | ReleaseClaims, /) -> Awaitable[None]:
-        """Return when it is taken back, or cannot be. Raises nothing but LeadershipLost."""
+        """Undo the writes as far as the API server accepts it. Raises only LeadershipLost."""
 
 
 class ReleaseCall(WriteCall):

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from types import FrameType
-from typing import Any
-
 import msgspec
 import pytest
 
@@ -14,6 +9,7 @@ from capcard_sched.admission.pods import AdmissionConfig
 from capcard_sched.admission.review import AdmissionResult, decode_review, encode_review
 from capcard_sched.admission.webhooks import WEBHOOKS, WebhookContext, decide
 from capcard_sched.validation.checks import MOST_FINDINGS, MOST_RESOURCES, Finding, capped
+from tests.lines import executed_lines
 from tests.unit.admission.objects import view
 from tests.unit.admission.worst import WORST, Worst, review
 
@@ -25,31 +21,6 @@ LINES = 400_000
 RESPONSE_BYTES = 300_000
 
 
-class _TooManyLinesError(Exception):
-    pass
-
-
-def _lines(work: Callable[[], object], most: int) -> int:
-    """Lines of Python that `work` runs. Raises _TooManyLinesError beyond `most`."""
-    count = 0
-
-    def trace(_frame: FrameType, event: str, _argument: Any) -> Any:
-        nonlocal count
-        if event == "line":
-            count += 1
-            if count > most:
-                raise _TooManyLinesError
-        return trace
-
-    former = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(former)
-    return count
-
-
 def _decide(worst: Worst, body: bytes) -> bytes:
     request = decode_review(body)
     return encode_review(request, WEBHOOKS[worst.path].rule(request, CONTEXT))
@@ -59,8 +30,8 @@ def _decide(worst: Worst, body: bytes) -> bytes:
 def test_a_rule_takes_a_bounded_number_of_steps_per_byte(worst: Worst) -> None:
     small, large = (msgspec.json.encode(review(worst.build(size))) for size in (200, 800))
     per_byte = LINES_PER_BYTE * len(small) + LINES
-    few = _lines(lambda: _decide(worst, small), per_byte)
-    many = _lines(lambda: _decide(worst, large), LINES_PER_BYTE * len(large) + LINES)
+    few = executed_lines(lambda: _decide(worst, small), per_byte)
+    many = executed_lines(lambda: _decide(worst, large), LINES_PER_BYTE * len(large) + LINES)
     assert many <= 1.5 * few * len(large) / len(small) + LINES / 4, (few, many)
 
 

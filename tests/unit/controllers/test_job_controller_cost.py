@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
 import pytest
 
@@ -15,27 +12,10 @@ from capcard_sched.controllers.objects import Key
 from capcard_sched.controllers.view import Create
 from capcard_sched.simulation.clock import VirtualClock
 from capcard_sched.simulation.store import Store
+from tests.lines import executed_lines
 from tests.unit.controllers.bench import API, SCHEDULER, Manifest, task
 
 _KEY = Key("Job", "default", "j")
-
-
-def _lines(work: Callable[[], object]) -> int:
-    """The number of lines that work executes."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def _chain(size: int) -> Manifest:
@@ -77,7 +57,7 @@ def _cost(spec: Manifest, state: str) -> int:
             elif made["kind"] == "Pod" and STATES[state]:
                 changes = {**STATES[state], "metadata": {**made["metadata"], **STATES[state].get("metadata", {})}}
                 store.create("Pod", {**made, **changes})
-    return _lines(lambda: controller.reconcile(store, _KEY, 1e9))
+    return executed_lines(lambda: controller.reconcile(store, _KEY, 1e9))
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from types import FrameType
-from typing import Any
-
 from capcard_sched.controllers.objects import POD, JsonObject, Key
 from capcard_sched.controllers.owner_groups import OwnerGroups
 from capcard_sched.controllers.owner_rules import built_in_rules
 from capcard_sched.model.annotations import GROUP_NAME
+from tests.lines import executed_lines
 
 _JOB_SET = "jobset.sigs.k8s.io/jobset-name"
 _RESTART = "jobset.sigs.k8s.io/restart-attempt"
@@ -91,24 +87,6 @@ def test_an_owner_that_cannot_be_read_is_reported_once_while_it_has_pods() -> No
         observe(groups, one, None)
 
 
-def _lines(work: Callable[[], object]) -> int:
-    """The number of lines that work executes."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
-
-
 def test_a_pass_over_a_pod_costs_the_same_however_many_groups_its_owner_has() -> None:
     def cost(size: int) -> int:
         groups = owners()
@@ -117,7 +95,7 @@ def test_a_pass_over_a_pod_costs_the_same_however_many_groups_its_owner_has() ->
         one = pod("one", restart="x")
         found = groups.ruled(one)
         assert found is not None
-        return _lines(lambda: (groups.is_plain(found), groups.must_wait(found, one, "absent")))
+        return executed_lines(lambda: (groups.is_plain(found), groups.must_wait(found, one, "absent")))
 
     assert cost(400) <= cost(4) + 2
 

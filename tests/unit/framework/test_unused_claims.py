@@ -69,7 +69,7 @@ class _World:
         self.start = h.now
 
     def after(self, seconds: float) -> list[ReleaseClaims]:
-        """The releases of the step so many seconds after the first one."""
+        """The releases of the step at this number of seconds after the first one."""
         result = self.h.step(self.start + seconds)
         return [intent for intent in result.intents if isinstance(intent, ReleaseClaims)]
 
