@@ -245,7 +245,7 @@ def test_w03_the_cheapest_node_is_found_without_evaluating_all(world: _World, cp
     task, queue = run.h.task("taker-w-0"), session.queues["qi"]
     scope = AcrossQueues("reclaim")
     search = VictimSearch(session, scope, session.engine.signature(queue, task), queue, task)
-    plans = [search.plan(row, task) for row in range(len(session.nodes))]
+    plans = [search.plans.plan(row, task) for row in range(len(session.nodes))]
     table = session.once(VictimIndex).units
     bounds = table.bounds(scope.mask(table, run.h.job("taker")), task.cls.request, search.feasible)
     for row, plan in enumerate(plans):

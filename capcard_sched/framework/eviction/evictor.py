@@ -7,35 +7,40 @@ filter run again without the victims. A pod that could immediately preempt back 
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.eviction import nominations
-from capcard_sched.framework.eviction.search import PreemptionPlan, VictimSearch, shortfall_text
+from capcard_sched.framework.eviction.eviction_events import EvictionEvents
+from capcard_sched.framework.eviction.search_state import SearchState
 from capcard_sched.framework.eviction.victim_index import minimal_set, tasks_of
-from capcard_sched.framework.session.carry_over import REFRESH_SECONDS
-from capcard_sched.framework.session.failed_searches import RepeatedSearch, search_id
 from capcard_sched.framework.session.statement import Statement
-from capcard_sched.model import reasons
-from capcard_sched.model.explanation import EvictedPod, VictimsConsidered
-from capcard_sched.model.refusal import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from capcard_sched.framework.api.node_view import PodSignature
-    from capcard_sched.framework.api.plugin import Placement
+    from capcard_sched.framework.eviction.node_plans import PreemptionPlan
     from capcard_sched.framework.eviction.scope import WithinQueue
+    from capcard_sched.framework.eviction.search import VictimSearch
+    from capcard_sched.framework.eviction.search_state import SearchKey
     from capcard_sched.framework.eviction.victim_index import VictimUnit
+    from capcard_sched.framework.session.failed_searches import RepeatedSearch
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
-    from capcard_sched.model.resources import Vector
-
-    #: Signature, key of the scope, job and pod priority: preemptors that share a search.
-    SearchKey = tuple[PodSignature, tuple[str, str], int, int]
 
 #: Maximum number of trial nodes per pod, where sums do not show whether it would fit.
 _MOST_TRIALS = 128
+
+
+class Attempt(Enum):
+    """The result of an attempt to place one pod."""
+
+    PLACED = "placed"
+    #: Evictions on no node give the pod a place.
+    NO_PLAN = "no plan"
+    #: A quota or a check of the pod itself refuses it, whatever is evicted.
+    REFUSED = "refused"
 
 
 class Evictor:
@@ -49,14 +54,8 @@ class Evictor:
         self._scope = scope
         self._seconds = reservation_seconds
         self._rows = rows
-        self._searches: dict[SearchKey, VictimSearch] = {}
-        #: Searches used since the last statement ended.
-        self._used: set[VictimSearch] = set()
-        #: Searches of pods that a quota refused.
-        self._over_quota: set[SearchKey] = set()
-        self._commits = 0
-        #: uid of a pod to its shortfall on its node: int64 [resource columns].
-        self._shortfalls: dict[str, Vector] = {}
+        self._state = SearchState(session, scope, rows)
+        self._events = EvictionEvents(session, scope)
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
@@ -77,7 +76,7 @@ class Evictor:
 
         Returns the number of processed tasks; 0 when nothing more can be done for the job in this session.
         """
-        session = self._session
+        session, state = self._session, self._state
         statement = Statement(session)
         whole, needed = not session.job_pipelined(job), session.needed_by_evictions(job)
         done = placed = 0
@@ -89,30 +88,30 @@ class Evictor:
                     self._undo(statement)
                     return 0
                 done += 1
-                key = self._key(queue, job, task)
+                key = state.key(queue, job, task)
                 if key in failed or not task.may_preempt:
                     continue
-                search = self._searches.get(key)
-                if search is not None and search.is_hopeless(self._commits, needed - placed):
-                    unplaced = unplaced or (task if search.hopeless[2] else None)
+                failure = state.failure(key, needed - placed)
+                if failure is not None:
+                    unplaced = unplaced or (task if failure.was_searched else None)
                     failed.add(key)
                     continue
                 found = self._place(statement, queue, job, task, key)
-                if found:
+                if found is Attempt.PLACED:
                     placed += 1
                     if not whole or session.job_pipelined(job):
                         break
                 else:
                     failed.add(key)
-                    unplaced = unplaced or (None if found is None else task)
-                    search = self._searches.get(key)
-                    if search is not None and (not placed or len({one.cls for one in tasks}) == 1):
-                        search.hopeless = self._commits, needed, found is not None
+                    was_searched = found is Attempt.NO_PLAN
+                    unplaced = unplaced or (task if was_searched else None)
+                    if not placed or len({one.cls for one in tasks}) == 1:
+                        state.note_failure(key, needed, was_searched=was_searched)
                     if not whole or job.min_available == len(job.tasks):
                         break
             if not placed or not session.job_pipelined(job):
                 self._undo(statement)
-                self._note_failure(job, failed, needed, placed, searched=unplaced is not None)
+                state.remember(job, failed, needed, placed, searched=unplaced is not None)
                 if unplaced is not None:
                     self._explain(queue, job, unplaced)
                 return 0 if whole else done
@@ -127,26 +126,6 @@ class Evictor:
             raise
         return done
 
-    def _note_failure(self, job: Job, failed: set[SearchKey], needed: int, placed: int, *, searched: bool) -> None:
-        """Records an undone attempt for the next sessions, unless it read more than the records compare."""
-        session, hook = self._session, self._scope.hook
-        if self._scope.singly or session.evictions or (placed and not failed):
-            return
-        signatures = session.pending_signatures(job)
-        if not all(map(session.engine.reads_amounts_only, signatures)):
-            return
-        searches = [search for key in failed if (search := self._searches.get(key)) is not None]
-        barred = [causes for search in searches for causes in search.barred.values()]
-        if hook == "reclaimable" and any("would-take-back" in causes for causes in barred):
-            return  # the books of the victims' queues were read as those of a preemptor
-        found = search_id(hook, job, signatures)
-        # A quota may leave free capacity: which nodes have it then follows from all nodes.
-        is_over = not failed.isdisjoint(self._over_quota)
-        is_partial = (placed > 0 and is_over) or found.pods == job.key
-        is_planned = is_partial or any(search.is_planned for search in searches)
-        result = RepeatedSearch(placed, any(search.by_tiers for search in searches), searched and not is_over)
-        session.failed_attempts.searches.note(found, needed, result, is_planned=is_planned)
-
     def repeat(self, job: Job, rows: Sequence[int]) -> RepeatedSearch | None:
         """Attempts a job with pods of one signature anew, on a statement. None when one of the rows may have a plan.
 
@@ -160,8 +139,8 @@ class Evictor:
                 for task in session.pending_tasks(job):
                     if not task.may_preempt:
                         break
-                    found = only._place(statement, queue, job, task, only._key(queue, job, task))
-                    if not found:
+                    found = only._place(statement, queue, job, task, only._state.key(queue, job, task))
+                    if found is not Attempt.PLACED:
                         break
                     placed += 1
                     if session.job_pipelined(job):
@@ -170,11 +149,7 @@ class Evictor:
             return None
         finally:
             statement.rollback(0)
-        searches = only._searches.values()
-        if any(search.is_planned for search in searches) or (placed and only._over_quota):
-            return None
-        by_tiers = any(search.by_tiers for search in searches)
-        return RepeatedSearch(placed, by_tiers, found is False and not only._over_quota)
+        return only._state.repeated(placed, was_searched=found is Attempt.NO_PLAN)
 
     def _leans_on_evictions(self, statement: Statement) -> bool:
         """Whether some pod of the statement depends on capacity that this session's evictions free."""
@@ -187,24 +162,14 @@ class Evictor:
 
     def _undo(self, statement: Statement) -> None:
         statement.rollback(0)  # the outcomes of allocate are kept
-        self._end_statement(undone=True)
-
-    def _end_statement(self, *, undone: bool) -> None:
-        for search in self._used:
-            search.end_statement(undone=undone)
-        self._used.clear()
-
-    def _key(self, queue: Queue, job: Job, task: Task) -> SearchKey:
-        """The key under which preemptors share a search."""
-        signature = self._session.engine.signature(queue, task)
-        return signature, self._scope.key(job), job.priority, task.priority
+        self._state.end_statement(undone=True)
 
     # --- pods -------------------------------------------------------------------------------------------------------
 
-    def _place(self, statement: Statement, queue: Queue, job: Job, task: Task, key: SearchKey) -> bool | None:
-        """Pipelines a pod, evicting others if necessary. False with nothing left behind.
+    def _place(self, statement: Statement, queue: Queue, job: Job, task: Task, key: SearchKey) -> Attempt:
+        """Pipelines a pod, evicting others if necessary; nothing is left behind unless it is placed.
 
-        `key`: as of `_key`. None when a quota or a check of the pod itself refuses, whatever is evicted.
+        `key`: of the pod, as of `SearchState.key`.
         """
         session, signature = self._session, key[0]
         dispatch = session.dispatch
@@ -212,51 +177,42 @@ class Evictor:
         if refusal is not None:
             if self._rows is None:
                 session.refuse(task, refusal)
-            return None
+            return Attempt.REFUSED
         if dispatch.refusal("pre_predicate", signature) is not None:
-            return None
+            return Attempt.REFUSED
         quota = dispatch.refusal("allocatable", queue, task)
         over_quota = quota is not None
         if over_quota:
-            self._over_quota.add(key)
+            self._state.note_over_quota(key)
         if quota is not None and not self._scope.frees_own_quota and quota.queue in ("", queue.name):
-            return None
-        search = self._searches.get(key)
-        if search is None:
-            search = VictimSearch(session, self._scope, signature, queue, task, over_quota=over_quota, rows=self._rows)
-            self._searches[key] = search
-        self._used.add(search)
+            return Attempt.REFUSED
+        search = self._state.search(key, queue, task, over_quota=over_quota)
         if not over_quota:
             row = search.free_row()
             if row >= 0:
                 statement.pipeline(job, [task], [session.nodes.nodes[row]])
-                return True
+                return Attempt.PLACED
         trials = 0
         while (plan := search.next(task)) is not None:
             if plan.units:
                 obstacle = self._carry_out(statement, queue, job, task, plan)
                 if not obstacle:
                     search.restore(plan.row)
-                    return True
-                search.barred[plan.row] = {obstacle: len(tasks_of(plan.units))}
+                    return Attempt.PLACED
+                search.plans.bar(plan, obstacle)
             trials += 1
-            tried = None
             if not plan.tried and trials <= _MOST_TRIALS:
                 tried = self._trial(statement, queue, task, search, plan.row)
-            if tried is not None:
-                search.add(tried)
-            else:
-                search.kept.setdefault(plan.row, {})
-        return False
+                if tried is not None:
+                    search.add(tried)
+        return Attempt.NO_PLAN
 
     def _carry_out(self, statement: Statement, queue: Queue, job: Job, task: Task, plan: PreemptionPlan) -> str:
         """Evicts the victims and pipelines the pod. The obstacle, with nothing left behind, else ""."""
         session = self._session
         node = session.nodes.nodes[plan.row]
         mark = len(statement)
-        self._shortfalls[task.uid] = plan.shortfall
-        lacking = shortfall_text(session, (task, plan.shortfall))
-        message = f"{self._scope.action}: {lacking} on node {node.name} for {task.key} of queue {queue.name}"
+        message = self._events.victim_text(queue, task, plan)
         obstacle = "predicates"
         try:
             self._evict(statement, plan.units, queue, task, message)
@@ -296,12 +252,12 @@ class Evictor:
             return self._fits(queue, task, row)
 
         try:
-            chosen = minimal_set(search.units(row, task, None), fits_without)
+            chosen = minimal_set(search.plans.units(row, task, None), fits_without)
         finally:
             statement.rollback(mark)
         if chosen is None:
             return None
-        return search.priced(row, chosen, search.shortfall(row), tried=True)
+        return search.plans.priced(row, chosen, search.plans.shortfall(row), tried=True)
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -310,87 +266,16 @@ class Evictor:
         victims, promises = statement.evicted, statement.pipelined
         begun = len(session.evictions)
         statement.commit()
-        self._commits += 1
-        self._end_statement(undone=False)
+        self._state.commit()
         nominations.nominate(session, promises, victims, self._scope.action, self._seconds)
         session.drop_preemption_report(job, self._scope.action)
-        self._report(queue, promises, victims, begun)
-
-    def _report(self, queue: Queue, promises: list[Placement], victims: list[Task], begun: int) -> None:
-        """Events on the jobs of the victims and on the preemptor, and the records for `explain`."""
-        session = self._session
-        by_pod: dict[str, list[Task]] = {}
-        of_job: dict[str, list[Task]] = {}
-        takers: dict[str, str] = {}
-        for victim, intent in zip(victims, session.evictions[begun:], strict=True):
-            by_pod.setdefault(intent.by, []).append(victim)
-            assert victim.job is not None
-            of_job.setdefault(victim.job.key, []).append(victim)
-            takers.setdefault(victim.job.key, intent.by)
-            evicted = EvictedPod(victim.name, intent.node, self._scope.action, intent.by, intent.queue, session.now)
-            session.carry_over.remember_eviction(victim.job.key, evicted)
-        for key in sorted(of_job):
-            members = of_job[key]
-            first = members[0].job
-            assert first is not None
-            session.touch(key)
-            if not first.implicit:
-                message = reasons.GROUP_EVICTED.render(
-                    action=self._scope.action, pods=len(members), by=takers[key], queue=queue.name
-                )
-                session.notice(first, reasons.GROUP_EVICTED, message)
-        row = self._scope.success
-        served = {
-            task: node.name
-            for placement in promises
-            for task, node in zip(placement.tasks, placement.nodes, strict=True)
-            if task.key in by_pod
-        }
-        for task, node in served.items():
-            session.notice(task, row, self._beneficiary_text(row, {task: node}, by_pod[task.key]))
-        job = next((task.job for task in served), None)
-        if job is not None and not job.implicit:
-            session.notice(job, row, self._beneficiary_text(row, served, victims))
-
-    def _beneficiary_text(self, row: reasons.Reason, served: Mapping[Task, str], victims: Sequence[Task]) -> str:
-        """The text of an event about the pods of a job (to their nodes) that the evictions serve."""
-        names = sorted({victim.job.key for victim in victims if victim.job is not None})
-        lacking = shortfall_text(self._session, *((task, self._shortfalls[task.uid]) for task in served))
-        return row.render(
-            pods=len(victims), jobs=len(names), node=", ".join(sorted(set(served.values()))), names=", ".join(names),
-            lacking=lacking,
-        )  # fmt: skip
+        self._events.committed(queue, promises, victims, begun)
 
     def _explain(self, queue: Queue, job: Job, task: Task) -> None:
-        """Records the candidates of an unplaced pod and the causes that protect them."""
-        session, action = self._session, self._scope.action
-        if action in session.preemption_reports.get(job.key, {}):
+        """Reports an unplaced pod once per action, over all nodes instead of those of one HyperNode."""
+        session = self._session
+        if session.engine.confined or self._scope.action in session.preemption_reports.get(job.key, {}):
             return
-        search = self._searches.get(self._key(queue, job, task))
-        if search is None:
-            return  # a quota or a check of the pod itself refused, and that is recorded
-        if search.known_report is None or search.known_report[0] != self._commits:
-            search.known_report = self._commits, *search.report(task)
-        _, kept, not_enough = search.known_report
-        considered = VictimsConsidered(
-            action, task.name, len(session.nodes), tuple(sorted(kept.items(), key=lambda entry: (-entry[1], entry[0]))),
-            not_enough,
-        )  # fmt: skip
-        session.report_preemption(job, considered)
-        failure = self._scope.failure
-        if failure is not None:
-            causes = f": {considered.text}" if considered.text else ""
-            message = failure.render(nodes=considered.nodes, causes=causes)
-            refusal = Refusal(self._scope.hook, "", failure.code, message, queue=queue.name, event=True)
-            self._refuse(job, task, refusal)
-
-    def _refuse(self, job: Job, task: Task, refusal: Refusal) -> None:
-        """Refuses the pod. An unchanged job keeps its refusal; pod and figures are refreshed at intervals."""
-        session, carry_over = self._session, self._session.carry_over
-        uid, before, refresh_at = carry_over.reclaim_refusals.get(job.key, ("", refusal, 0.0))
-        changed = session.changed.everything or job.key in session.changed.jobs
-        if uid in job.pending and session.now < refresh_at and not changed:
-            session.refuse(job.pending[uid], before)
-            return
-        carry_over.keep_reclaim_refusal(job.key, task.uid, refusal, session.now + REFRESH_SECONDS)
-        session.refuse(task, before if uid == task.uid and before == refusal else refusal)
+        found = self._state.report(self._state.key(queue, job, task), task)
+        if found is not None:  # else a quota or a check of the pod itself refused, and that is recorded
+            self._events.unplaced(queue, job, task, *found)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from capcard_sched.framework.eviction.evictor import Evictor
+from capcard_sched.framework.eviction.evictor import Attempt, Evictor
 from capcard_sched.framework.placement.hypernode_bounds import PLACED
 from capcard_sched.framework.session.group_units import units_of
 from capcard_sched.framework.session.statement import Statement
@@ -18,7 +18,6 @@ from capcard_sched.framework.session.statement import Statement
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from capcard_sched.framework.eviction.evictor import SearchKey
     from capcard_sched.framework.session.group_units import GroupUnit
     from capcard_sched.model.hyper_nodes import NetworkTopology
     from capcard_sched.model.job import Job, Task
@@ -51,15 +50,6 @@ class GroupEvictor(Evictor):
         finally:
             confined.clear()
         return 0
-
-    def _explain(self, queue: Queue, job: Job, task: Task) -> None:
-        """Explains the attempt over all nodes, not one of those per HyperNode."""
-        if not self._session.engine.confined:
-            super()._explain(queue, job, task)
-
-    def _note_failure(self, job: Job, failed: set[SearchKey], needed: int, placed: int, *, searched: bool) -> None:
-        if not self._session.engine.confined:
-            super()._note_failure(job, failed, needed, placed, searched=searched)
 
     def _must_share(self, topology: NetworkTopology | None) -> bool:
         """Whether pods with a topology share a HyperNode of a known tier."""
@@ -130,7 +120,7 @@ class GroupEvictor(Evictor):
                 if self._session.job_pipelined(job):
                     return
                 if task.uid in job.pending:
-                    self._place(statement, queue, job, task, self._key(queue, job, task))
+                    self._place(statement, queue, job, task, self._state.key(queue, job, task))
 
     @staticmethod
     def _is_complete(job: Job, unit: GroupUnit) -> bool:
@@ -151,11 +141,14 @@ class GroupEvictor(Evictor):
             for position, task in enumerate(unit.tasks):
                 if placed == unit.need or placed + len(unit.tasks) - position < unit.need:
                     break
-                if task.cls.may_preempt and self._place(statement, queue, job, task, self._key(queue, job, task)):
+                if not task.cls.may_preempt:
+                    continue
+                key = self._state.key(queue, job, task)
+                if self._place(statement, queue, job, task, key) is Attempt.PLACED:
                     placed += 1
             if placed == unit.need:
                 return True
             statement.rollback(mark)
-            self._end_statement(undone=True)
+            self._state.end_statement(undone=True)
             confined.pop((job.key, group), None)
         return False

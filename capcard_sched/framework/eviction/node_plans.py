@@ -1,0 +1,230 @@
+"""Preemption plans of single nodes: the candidates on a node, those that are enough, and what protects the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from capcard_sched.framework.eviction.bounds import LEAST, Cost, device_columns
+from capcard_sched.framework.eviction.victim_index import (
+    SYSTEM_CRITICAL,
+    VictimIndex,
+    VictimUnit,
+    covers,
+    minimal_set,
+    tasks_of,
+    units_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from capcard_sched.framework.api.node_view import PodSignature, Rows
+    from capcard_sched.framework.eviction.scope import WithinQueue
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.job import Job, Task
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.resources import Vector
+
+#: Maximum number of rows that a report evaluates anew; the others use earlier results.
+_MOST_REPORTED = 64
+
+
+class PreemptionPlan(NamedTuple):
+    """The victims on one node for one pod."""
+
+    cost: Cost
+    row: int
+    units: tuple[VictimUnit, ...]
+    #: The pod's shortfall there: int64 [resource columns].
+    shortfall: Vector
+    #: The table's serial of the plan.
+    serial: int
+    #: Whether it was tried on a statement.
+    tried: bool = False
+
+
+class NodePlans:
+    """The plans of each node for the pods of one signature, queue and priorities."""
+
+    def __init__(
+        self, session: Session, scope: WithinQueue, index: VictimIndex, signature: PodSignature, queue: Queue
+    ) -> None:
+        """`queue`: of the preemptors."""
+        self._session = session
+        self._scope = scope
+        self._index = index
+        self._signature = signature
+        self._queue = queue
+        #: The resources whose surplus counts, and the amount of them per class.
+        self._counted = device_columns(signature.cls.fit_request)
+        self._held: dict[int, int] = {}
+        #: The alternative of the pod on each node: intp [nodes]; None without alternatives.
+        self._alternatives: Rows | None = session.dispatch.first("alternatives", signature)
+        #: Row to the causes that protected pods on it at its last evaluation; "" is "not enough".
+        self._kept: dict[int, dict[str, int]] = {}
+        #: Row to the candidates whose eviction does not help, by obstacle.
+        self._barred: dict[int, dict[str, int]] = {}
+        #: The number of evictions before, and whether plugins protect a job from the preemptor, by key.
+        self._protected: tuple[int, dict[str, bool]] = (0, {})
+        #: Whether a tier of plugins decided alone.
+        self.by_tiers = False
+
+    # --- plans ------------------------------------------------------------------------------------------------------
+
+    def plan(self, row: int, task: Task) -> PreemptionPlan | None:
+        """The plan for a row by resources alone: greedy, without units that are not needed."""
+        if self._session.carry_over.leaves_out_counts and self._is_protected(row, task):
+            return None
+        shortfall = self.shortfall(row)
+        units = self.units(row, task, shortfall if shortfall.any() else None)
+        if not units:
+            return None
+        if not shortfall.any():
+            return PreemptionPlan((LEAST,), row, (), shortfall, self._session.nodes.serial)
+        chosen = minimal_set(units, covers(shortfall))
+        if chosen is None:
+            self._kept[row][""] = 1
+            return None
+        del self._kept[row]
+        return self.priced(row, chosen, shortfall)
+
+    def priced(self, row: int, units: list[VictimUnit], shortfall: Vector, *, tried: bool = False) -> PreemptionPlan:
+        """A plan with its cost."""
+        tasks = tasks_of(units)
+        alternative = 0 if self._alternatives is None else int(self._alternatives[row])
+        cost = (*self._scope.cost(self._session, units, tasks, self._surplus(units, shortfall), alternative), row)
+        return PreemptionPlan(cost, row, tuple(units), shortfall, self._session.nodes.serial, tried)
+
+    def shortfall(self, row: int) -> Vector:
+        """The pod's shortfall on a row: int64 [resource columns]."""
+        table, request = self._session.nodes, self._signature.cls.fit_request
+        lacking: Vector = np.where(request > 0, np.maximum(request - table.future_idle(row), 0), 0)
+        return lacking
+
+    def _surplus(self, units: list[VictimUnit], shortfall: Vector) -> int:
+        """The surplus freed anywhere, of the devices the pod requests; of cpu when it requests none."""
+        known, freed = self._held, 0
+        for unit in units:
+            for task in unit.tasks:
+                held = known.get(task.cls.id)
+                if held is None:
+                    held = known[task.cls.id] = int(task.cls.request[self._counted].sum())
+                freed += held
+        return freed - int(shortfall[self._counted].sum())
+
+    # --- candidates -------------------------------------------------------------------------------------------------
+
+    def units(self, row: int, task: Task, shortfall: Vector | None) -> list[VictimUnit]:
+        """The units that may be evicted from a row, first victim first; with a `shortfall`, those that reduce it."""
+        session, index = self._session, self._index
+        session.report.count_examined_node()
+        kept = dict(index.kept.get(row, ()))
+        for victim in index.critical.get(row, ()):
+            cause = self._scope.outside(session, task, victim) or SYSTEM_CRITICAL
+            kept[cause] = kept.get(cause, 0) + 1
+        candidates: list[Task] = []
+        outside, singly = self._scope.outside, self._scope.singly
+        for victim in index.by_row.get(row, ()):
+            cause = outside(session, task, victim)
+            if cause:
+                kept[cause] = kept.get(cause, 0) + 1
+            else:
+                candidates.append(victim)
+        self._kept[row] = kept
+        if not candidates:
+            return []
+        helping = {victim.cls for victim in candidates}  # those that hold some of the missing resources
+        if shortfall is not None:
+            lacking = np.flatnonzero(shortfall)
+            helping = {cls for cls in helping if cls.request[lacking].any()}
+        useful = index.by_job([victim for victim in candidates if victim.cls in helping], self._queue)
+        judged = [victim for _, members in useful for victim in members]
+        judged += [victim for victim in candidates if victim.cls not in helping]
+        if not singly:
+            judged += self._elsewhere(useful, set(judged), task)
+        judgement = session.dispatch.judge(self._scope.hook, task, judged)
+        self.by_tiers |= judgement.by_tiers
+        allowed = {victim.uid for victim in judgement.victims}
+        causes = dict(judgement.kept)
+        units = [
+            unit
+            for job, here in useful
+            for unit in units_of(
+                job, here, allowed, causes, scope=index.scope_of(job), gang_of=index.gang, singly=singly
+            )
+        ]
+        for victim in candidates:
+            if victim.uid not in allowed or victim.uid in causes:
+                cause = causes.get(victim.uid, self._scope.hook)
+            elif victim.cls not in helping:
+                cause = "no-use"
+            else:
+                continue
+            kept[cause] = kept.get(cause, 0) + 1
+        return units
+
+    def _elsewhere(self, jobs: list[tuple[Job, list[Task]]], known: set[Task], task: Task) -> list[Task]:
+        """Members on other nodes of gangs that may be evicted whole, as far as they are candidates."""
+        statuses, found = self._scope.statuses, []
+        asks_little = task.cls.best_effort
+        for job, _ in jobs:
+            if len(job.tasks) > 1 and (job.min_available > 1 or job.annotations or job.groups is not None):
+                found += [
+                    member
+                    for member in self._index.gang(job).movable
+                    if member not in known and member.status in statuses and (not asks_little or member.cls.best_effort)
+                ]
+        return found
+
+    def _is_protected(self, row: int, task: Task) -> bool:
+        """Whether plugins protect every candidate of a row, whatever the order.
+
+        Read only once the session evicts: the record of a failed search without evictions needs every judgement.
+        """
+        session, scope = self._session, self._scope
+        evictions = len(session.evictions)
+        if not evictions or scope.singly or task.job is None:
+            return False
+        if self._protected[0] != evictions:
+            self._protected = evictions, {}
+        known, priority = self._protected[1], task.job.priority if scope.hook == "preemptable" else 0
+        for victim in self._index.by_row.get(row, ()):
+            assert victim.job is not None
+            is_kept = known.get(victim.job.key)
+            if is_kept is None:
+                is_kept = known[victim.job.key] = session.dispatch.protects(scope.hook, victim.job, priority)
+            if not is_kept:
+                return False
+        return True
+
+    # --- causes -----------------------------------------------------------------------------------------------------
+
+    def bar(self, plan: PreemptionPlan, obstacle: str) -> None:
+        """Records that the victims of a plan do not help, with the obstacle."""
+        self._barred[plan.row] = {obstacle: len(tasks_of(plan.units))}
+
+    def obstacles(self) -> set[str]:
+        """The obstacles of the plans that do not help."""
+        return {obstacle for causes in self._barred.values() for obstacle in causes}
+
+    def report(self, task: Task, rows: Iterable[int]) -> tuple[Counter[str], int]:
+        """The pods by protecting cause on the rows, and the number of those without enough candidates."""
+        index = self._index
+        total: Counter[str] = Counter()
+        looked = 0
+        for row in rows:
+            if row not in index.by_row and row not in index.kept and row not in index.critical:
+                continue
+            if looked < _MOST_REPORTED:  # earlier results may have been undone
+                looked += 1
+                shortfall = self.shortfall(row)
+                units = self.units(row, task, shortfall if shortfall.any() else None)
+                if units and minimal_set(units, covers(shortfall)) is None:
+                    self._kept[row][""] = 1
+            for causes in (self._kept.get(row), self._barred.get(row)):
+                for cause, count in causes.items() if causes else ():
+                    total[cause] += count
+        return total, total.pop("", 0)
