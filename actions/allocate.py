@@ -42,7 +42,7 @@ class Allocate(Action):
         tasks: dict[str, Sequence[Task]] = {}
         while rounds:
             queue, waiting = rounds.pop_queue()
-            if not waiting or (overused := session.guarded(queue, session.overused)) is None:
+            if not waiting or (overused := session.results.guarded(queue, session.overused)) is None:
                 continue
             if overused:
                 self._refuse_all(session, queue, waiting)
@@ -55,7 +55,7 @@ class Allocate(Action):
                 tasks[job.key] = rest
                 rounds.push_job(job)
             elif queue.strict_fifo and session.is_unserved(job):
-                session.refuse_behind_head(queue, job, waiting, "overused")
+                session.results.refuse_behind_head(queue, job, waiting, "overused")
                 continue
             rounds.push_queue(queue)
 
@@ -72,14 +72,14 @@ class Allocate(Action):
             try:
                 invalid = session.job_valid(job)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                session.record_hook_error(job, error)
+                session.results.record_hook_error(job, error)
                 continue
             if invalid is None:
                 rounds.add(job)
             else:
-                session.touch(job.key)
-                session.refuse(job, invalid)
-                session.explain_pending(job, invalid)
+                session.results.touch(job.key)
+                session.results.refuse(job, invalid)
+                session.results.explain_pending(job, invalid)
                 session.note_failure(session.queues[job.queue], job, {})
         return rounds
 
@@ -90,7 +90,7 @@ class Allocate(Action):
         refusal = Refusal("overused", "", row.code, row.render(queue=queue.name), queue=queue.name)
         for job in waiting:
             session.note_failure(queue, job, {})
-        session.refuse_all(waiting, refusal)
+        session.results.refuse_all(waiting, refusal)
 
     @staticmethod
     def _visit(
@@ -100,8 +100,8 @@ class Allocate(Action):
 
         Returns the tasks to return for: only a ready job returns.
         """
-        session.report.count_visit()
-        session.touch(job.key)
+        session.results.report.count_visit()
+        session.results.touch(job.key)
         statement = Statement(session)
         try:
             pending = tasks or session.pending_tasks(job)
@@ -135,7 +135,7 @@ class Allocate(Action):
                 session.note_failure(queue, job, None if allocator is None else allocator.all_shortages())
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             statement.discard()
-            session.record_hook_error(job, error)
+            session.results.record_hook_error(job, error)
         return ()
 
     @staticmethod

@@ -33,10 +33,14 @@ class Backfill(Action):
     def execute(self, session: Session) -> None:
         rounds = Rounds(session, self.name)
         for job in session.to_attempt():
-            if not job.pending_best_effort or session.is_pending_phase(job) or job.key in session.blocked_by_head:
+            if (
+                not job.pending_best_effort
+                or session.is_pending_phase(job)
+                or job.key in session.results.blocked_by_head
+            ):
                 continue
-            if session.guarded(job, lambda job: session.job_valid(job) is None):
-                session.guarded(job, rounds.add)
+            if session.results.guarded(job, lambda job: session.job_valid(job) is None):
+                session.results.guarded(job, rounds.add)
         while rounds:
             queue, waiting = rounds.pop_queue()
             while waiting and (best := rounds.pop_job(queue)) is not None:
@@ -46,7 +50,7 @@ class Backfill(Action):
     def _visit(session: Session, queue: Queue, job: Job) -> None:
         statement = Statement(session)
         try:
-            session.touch(job.key)
+            session.results.touch(job.key)
             tasks = [task for task in session.pending_tasks(job) if task.cls.best_effort]
             if job.groups is None:
                 for task in tasks:
@@ -59,7 +63,7 @@ class Backfill(Action):
                 statement.discard()
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             statement.discard()
-            session.record_hook_error(job, error)
+            session.results.record_hook_error(job, error)
 
 
 def place_in_subgroups(
@@ -87,15 +91,15 @@ def place_best_effort(session: Session, statement: Statement, queue: Queue, job:
     signature = engine.signature(queue, task)
     refusal = session.dispatch.refusal("allocatable", queue, task)
     if refusal is not None:
-        session.set_outcome(task, TaskOutcome("refused", refusal.message, refusal=refusal))
-        session.refuse(task, refusal)
+        session.results.set_outcome(task, TaskOutcome("refused", refusal.message, refusal=refusal))
+        session.results.refuse(task, refusal)
         return
     refusal = session.dispatch.refusal("pre_predicate", signature)
     if refusal is not None:
-        session.set_outcome(task, TaskOutcome("unfit", refusal.message, refusal=refusal))
+        session.results.set_outcome(task, TaskOutcome("unfit", refusal.message, refusal=refusal))
         return
     row = engine.best(signature)
     if row < 0:
-        session.set_outcome(task, TaskOutcome("unfit", engine.diagnose(signature)[0]))
+        session.results.set_outcome(task, TaskOutcome("unfit", engine.diagnose(signature)[0]))
         return
     statement.allocate(job, [task], [session.nodes.nodes[row]])

@@ -98,7 +98,7 @@ class Enqueue(Action):
                 continue
             self._admit(session, best)
             if queue.strict_fifo and session.is_pending_phase(best):
-                session.refuse_behind_head(queue, best, waiting, "job_enqueueable")
+                session.results.refuse_behind_head(queue, best, waiting, "job_enqueueable")
             else:
                 rounds.push_queue(queue)
         for job in sorted(later, key=lambda job: (requeued[job.key], job.key)):
@@ -120,12 +120,12 @@ class Enqueue(Action):
             if job is None or job.phase is not _INQUEUE:
                 continue
             try:
-                with session.assume_admission():
+                with session.assumptions.assume_admission():
                     is_impossible = session.exceeded_limit(job) is not None
                     if is_impossible and not session.dispatch.votes("job_enqueueable", job)[0]:
                         session.requeue(job)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                session.record_hook_error(job, error)
+                session.results.record_hook_error(job, error)
 
     def _requeue_stuck(self, session: Session) -> None:
         """Requeues admitted jobs without progress for the jobs that wait behind them. O(changed and overdue jobs)."""
@@ -152,7 +152,7 @@ class Enqueue(Action):
                 del stuck[key], self._stuck_in[key]
                 self._requeued_at[key] = session.now
                 session.requeue(jobs[key])
-                session.refuse(jobs[key], self._timeout_refusal(jobs[key]))
+                session.results.refuse(jobs[key], self._timeout_refusal(jobs[key]))
 
     def _track_stuck(self, session: Session) -> None:
         """Updates the jobs without progress, from the changed jobs."""
@@ -176,9 +176,9 @@ class Enqueue(Action):
                 session.enqueue(job)
                 session.dispatch.notify("job_enqueued", job)
             elif refusal is not None:
-                session.refuse(job, refusal)
+                session.results.refuse(job, refusal)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            session.record_hook_error(job, error)
+            session.results.record_hook_error(job, error)
 
     def _timeout_refusal(self, job: Job) -> Refusal:
         row = reasons.INQUEUE_TIMEOUT

@@ -85,7 +85,7 @@ class Preempt(Action):
                 if not session.deadline.allows_attempt(queue.name):
                     break
                 inside.attempt(queue, job, session.pending_tasks(job), session.job_starving)
-        session.failed_attempts.end_evictions("preemptable", evicted=bool(session.evictions))
+        session.failed_attempts.end_evictions("preemptable", evicted=bool(session.results.evictions))
 
     def _drain(
         self, session: Session, rounds: Rounds, evictor: GroupEvictor, queue: Queue, waiting: KeyHeap[Job]
@@ -101,8 +101,8 @@ class Preempt(Action):
             rounds.note_evictions(queue)
             if tasks:
                 rest[job.key] = tasks
-                session.guarded(job, waiting.push)
+                session.results.guarded(job, waiting.push)
             elif queue.strict_fifo and session.is_unserved(job):
-                session.refuse_behind_head(queue, job, waiting, "preemptable")
+                session.results.refuse_behind_head(queue, job, waiting, "preemptable")
                 break
         return list(visited.values())

@@ -48,7 +48,7 @@ class Reclaim(Action):
             queue, waiting = rounds.pop_queue()
             if not waiting:
                 continue
-            overused = session.guarded(queue, session.overused)
+            overused = session.results.guarded(queue, session.overused)
             if overused is None or overused:
                 continue
             job = rounds.pop_job(queue)
@@ -62,7 +62,7 @@ class Reclaim(Action):
                 rest[job.key] = tasks
                 rounds.push_job(job)
             elif queue.strict_fifo and session.is_unserved(job):
-                session.refuse_behind_head(queue, job, waiting, "reclaimable")
+                session.results.refuse_behind_head(queue, job, waiting, "reclaimable")
                 continue
             rounds.push_queue(queue)
-        session.failed_attempts.end_evictions("reclaimable", evicted=bool(session.evictions))
+        session.failed_attempts.end_evictions("reclaimable", evicted=bool(session.results.evictions))

@@ -51,7 +51,7 @@ class Shuffle(Action):
             for task in tasks:
                 statement.evict(task, self.name)
             statement.commit()
-            session.touch(job.key)
+            session.results.touch(job.key)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             statement.discard()
-            session.record_hook_error(job, error)
+            session.results.record_hook_error(job, error)

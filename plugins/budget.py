@@ -50,7 +50,7 @@ class CardBudgets(Plugin):
     def open(self, session: Session) -> None:
         """Collect the spent budgets, and report new ones. O(queues) with a spent budget."""
         self._session = session
-        spent = [budget for _, budget in sorted(session.card_budgets.items()) if budget.spent]
+        spent = [budget for _, budget in sorted(session.snapshot.card_budgets.items()) if budget.spent]
         self._spent = {}
         if spent:
             of_queue: dict[str, list[CardBudget]] = {}
@@ -74,7 +74,7 @@ class CardBudgets(Plugin):
             for _, _, card in self._reported.update(name, reports):
                 assert queue is not None
                 message = _message(budget, card, _EFFECTS[budget.when_spent])
-                session.notice(queue, CARD_BUDGET_SPENT, message)
+                session.results.notice(queue, CARD_BUDGET_SPENT, message)
 
     def queue_order(self, queue: Queue) -> bool:
         return any(budget.when_spent == "demote" for budget in self._spent.get(queue.name, ()))

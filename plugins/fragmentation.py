@@ -72,7 +72,7 @@ class Fragmentation(Plugin):
 
     def open(self, session: Session) -> None:
         self._session = session
-        shared = self._shared = session.shared_devices
+        shared = self._shared = session.snapshot.shared_devices
         self._changed += len(session.changed.jobs)
         nodes = session.nodes
         known = nodes.generation, len(nodes), 0 if shared is None else shared.epoch
@@ -81,7 +81,7 @@ class Fragmentation(Plugin):
             self._groups = CardGroups(session)
         elif self._changed * _PART <= self._counted:
             return
-        self._changed, self._counted = 0, len(session.tasks_by_uid)
+        self._changed, self._counted = 0, len(session.snapshot.tasks_by_uid)
         self._values = self._groups.values(session, self.arguments.mix)
 
     @score(reads=NODE_AMOUNTS)

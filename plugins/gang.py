@@ -119,7 +119,7 @@ class Gang(Plugin):
     def close(self, session: Session) -> None:
         """Set the condition of each touched job: Scheduled or Unschedulable."""
         self._sessions += 1
-        for key in sorted(session.touched_jobs):
+        for key in sorted(session.results.touched_jobs):
             job = session.jobs.get(key)
             if job is None or not job.tasks:
                 self._forget(key)
@@ -127,11 +127,11 @@ class Gang(Plugin):
             self._seen.add(key)
             if self.job_ready(job):
                 self._mark_ready(key)
-                session.set_condition(job, SCHEDULED, GANG_READY.code, GANG_READY.render())
+                session.results.set_condition(job, SCHEDULED, GANG_READY.code, GANG_READY.render())
             elif _only_terminating(job):
                 self._mark_ready(key)
             else:
-                schedulable = job.ready_tasks + session.schedulable_pending(job)
+                schedulable = job.ready_tasks + session.results.schedulable_pending(job)
                 unready = max(0, job.min_available - schedulable)
                 self._unready[key] = unready
                 self._unready_since.setdefault(key, self._sessions - 1)
@@ -140,7 +140,7 @@ class Gang(Plugin):
                 lines = [] if job.groups is None else shortages_of(job.groups, job.groups.ready(), "can start")
                 if lines:
                     message, code = "; ".join([*lines, message]), NOT_ENOUGH_SUBGROUPS.code
-                session.set_condition(job, UNSCHEDULABLE, code, message)
+                session.results.set_condition(job, UNSCHEDULABLE, code, message)
 
     def metrics(self) -> Iterator[Sample]:
         """Series of a job are dropped with the job; `job_id` is the bare name, as in Volcano's dashboards."""

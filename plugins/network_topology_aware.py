@@ -37,7 +37,7 @@ class Fullness:
     def __init__(self, session: Session, weights: Mapping[str, int], fading: float) -> None:
         """`weights`: resource to its relative weight; other resources do not count. `fading`: as in `faded`."""
         self._table = session.nodes
-        self._tree = tree = session.tree
+        self._tree = tree = session.snapshot.tree
         #: HyperNodes of a tier and their parents, from the highest tier: parents are of higher tiers.
         self._tiers = [(np.array(found), tree.parents[found]) for found in reversed(tree.by_tier.values())]
         self._fading = float(fading) ** np.maximum(tree.tiers - 1, 0).astype(np.float64)
@@ -181,7 +181,7 @@ class NetworkTopologyAware(Plugin):
     def open(self, session: Session) -> None:
         """Read the tree. Placed pods and the utilization of HyperNodes are counted on first use."""
         self._session = session
-        self._tree: HyperNodeTree = session.tree
+        self._tree: HyperNodeTree = session.snapshot.tree
         self._fullness: Fullness | None = None
         #: Job key to its number of placed pods by lowest HyperNode.
         self._placed: dict[str, Counter[int]] = {}

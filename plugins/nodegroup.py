@@ -152,10 +152,10 @@ class NodeGroup(Plugin):
             queue = session.queues[name]
             groups, error = self._inherited(queue)
             if error:
-                session.notice(queue, NODE_GROUP_PARENT, NODE_GROUP_PARENT.render(queue=name, detail=error))
+                session.results.notice(queue, NODE_GROUP_PARENT, NODE_GROUP_PARENT.render(queue=name, detail=error))
             limits, problem = limits_of(queue)
             if problem:
-                session.notice(queue, NODE_GROUP_LIMITS, NODE_GROUP_LIMITS.render(detail=problem))
+                session.results.notice(queue, NODE_GROUP_LIMITS, NODE_GROUP_LIMITS.render(detail=problem))
             if groups is not None or limits is not None or problem:
                 self._contexts[name] = QueueContext(groups, limits, problem)
 

@@ -42,12 +42,12 @@ class Overcommit(AdmissionPlugin):
     def open(self, session: Session) -> None:
         super().open(session)
         factor, resources = self.arguments.factor, session.resources
-        total = [min(scaled(amount, factor), UNLIMITED) for amount in resources.fit(session.total).tolist()]
+        total = [min(scaled(amount, factor), UNLIMITED) for amount in resources.fit(session.snapshot.total).tolist()]
         self._most = np.array(total, dtype=np.int64)
         self._used = resources.fit(session.nodes.total_used)
 
     def _admission_limits(self, queue: Queue) -> list[tuple[str, Vector, Vector, Vector]]:
-        if self._session.growing:
+        if self._session.assumptions.growing:
             return []
         return [(queue.name, self._used + self._inqueue.total, self._inqueue.total, self._most)]
 

@@ -54,11 +54,11 @@ class Pdb(Plugin):
 
     def open(self, session: Session) -> None:
         """Read the budgets and drop the charges that their status includes by now. O(pods charged)."""
-        self._budgets = session.budgets
+        self._budgets = session.snapshot.budgets
         self._changes += bool(session.changed.everything or session.changed.budgets)
         if session.changed.everything or session.changed.budgets or len(self._selected) > _MOST_LABEL_SETS:
             self._selected.clear()
-        tasks = session.tasks_by_uid
+        tasks = session.snapshot.tasks_by_uid
         for key, charges in list(self._charges.items()):
             budget = self._budgets.get(key[0], _NOTHING).get(key[1])
             for uid, charge in list(charges.items()):

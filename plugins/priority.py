@@ -43,13 +43,13 @@ class Priority(Plugin):
 
     def open(self, session: Session) -> None:
         """Reports jobs whose critical class does not count. O(changed jobs)."""
-        self._classes = session.priority_classes
+        self._classes = session.snapshot.priority_classes
         self._default = max((value for value, is_default in self._classes.values() if is_default), default=0)
         row = PRIORITY_CLASS_IGNORED
         for key in sorted(session.jobs if session.changed.everything else session.changed.jobs):
             job = session.jobs.get(key)
             if job is not None and job.priority_class_name in CRITICAL_CLASSES and job.namespace != SYSTEM_NAMESPACE:
-                session.notice(job, row, row.render(name=job.priority_class_name))
+                session.results.notice(job, row, row.render(name=job.priority_class_name))
 
     def _job_priority(self, job: Job) -> int:
         if not self.arguments.bound_by_pods or not job.tasks:

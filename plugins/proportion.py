@@ -223,9 +223,9 @@ class Proportion(QuotaPlugin):
             return
         queues = list(self._attributes.values())
         requests = np.array([self._requested.of(queue.name) for queue in queues])
-        total = resources.fit(session.total)
+        total = resources.fit(session.snapshot.total)
         owners = {job.queue for job in session.jobs.values()} if self.arguments.iterative else None
-        shares = session.share_columns
+        shares = session.snapshot.share_columns
         deserved = share_out(queues, total, requests, shares, rounds_among=owners)
         for queue, request, amounts in zip(queues, requests, deserved, strict=True):
             queue.open(request, amounts, shares)
@@ -238,7 +238,7 @@ class Proportion(QuotaPlugin):
 
     def overused(self, queue: Queue) -> bool:
         """Whether the queue holds its limit of every requested resource, without `pods`."""
-        if self._session.growing:  # more nodes raise what the queue deserves
+        if self._session.assumptions.growing:  # more nodes raise what the queue deserves
             return False
         return self._attributes[queue.name].reaches_limit(self._held(queue))
 
@@ -251,7 +251,7 @@ class Proportion(QuotaPlugin):
         reserved = self._inqueue.of(queue.name)
         used = self._held(queue) + reserved - self._elastic.of(queue.name)
         attributes = self._attributes[queue.name]
-        limit = attributes.capability if self._session.growing else attributes.real_capability
+        limit = attributes.capability if self._session.assumptions.growing else attributes.real_capability
         return [(queue.name, used, reserved, limit)]
 
     def _capabilities(self, queue: Queue) -> list[tuple[str, Vector]]:
@@ -264,11 +264,11 @@ class Proportion(QuotaPlugin):
         """
         held, attributes = self._held(queue), self._attributes[queue.name]
         limits = attributes.deserved if hook == "preemptive" else attributes.limit
-        if self._session.completing:
+        if self._session.assumptions.completing:
             limits = attributes.real_capability
-        if self._session.growing:
+        if self._session.assumptions.growing:
             limits = attributes.capability
-        if not self._session.nominating:
+        if not self._session.assumptions.nominating:
             held = held + self._session.resources.fit(queue.releasing)
         for name, column, amount in needs:
             used, limit = held.item(column), limits.item(column)

@@ -276,11 +276,13 @@ class Rescheduling(Plugin):
         session = self._session
         if self._ran_at is not None and session.now < self._ran_at + self._interval:
             return []
-        nodes = node_loads(session.nodes.nodes, session.usage, session.now) if session.usage else []
+        nodes = node_loads(session.nodes.nodes, session.snapshot.usage, session.now) if session.snapshot.usage else []
         if not nodes:
             return []
         self._ran_at, self._unfinished = session.now, False
-        self._measured = {name: load for name, load in self._measured.items() if session.usage.get(name) is load}
+        self._measured = {
+            name: load for name, load in self._measured.items() if session.snapshot.usage.get(name) is load
+        }
         movable: dict[str, list[Task]] = {}
         for task in tasks:
             if task.node is not None and not protection(session, task):
@@ -293,5 +295,5 @@ class Rescheduling(Plugin):
             victims |= {task.uid: task for task in select_victims(fresh, strategy.params, movable)}
         for task in victims.values():
             assert task.node is not None, task
-            self._measured[task.node.name] = session.usage[task.node.name]
+            self._measured[task.node.name] = session.snapshot.usage[task.node.name]
         return list(victims.values())

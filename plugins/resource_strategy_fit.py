@@ -172,7 +172,7 @@ class ResourceStrategyFit(Plugin):
         """Report annotations that cannot be parsed. O(pods of the jobs that changed) if a class has one."""
         self._session = session
         self._terms.clear()
-        if any(_problem(cls) for cls in session.classes):
+        if any(_problem(cls) for cls in session.snapshot.classes):
             self._warnings.report_pods(session, lambda task: _problem(task.cls))
 
     @score(reads=NODE_AMOUNTS)

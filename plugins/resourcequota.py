@@ -46,7 +46,7 @@ class ResourceQuota(Plugin):
     def open(self, session: Session) -> None:
         """Update the reservations. O(changed jobs)."""
         changed = session.changed
-        self._quotas = session.quotas
+        self._quotas = session.snapshot.quotas
         if changed.everything:
             self._reserved, self._waiting = _Amounts(), _Amounts()
             keys: Iterable[str] = session.jobs

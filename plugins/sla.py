@@ -87,7 +87,7 @@ class Sla(Plugin):
                 coming = min(coming, deadline)
             elif self._passed.update(uid, (None,)):
                 limit = format_duration(round(deadline - job.created, 3))
-                session.notice(job, SLA_DEADLINE_REACHED, SLA_DEADLINE_REACHED.render(limit=limit))
+                session.results.notice(job, SLA_DEADLINE_REACHED, SLA_DEADLINE_REACHED.render(limit=limit))
         self._due = coming if coming < math.inf else None
 
     def next_wakeup(self) -> float | None:

@@ -53,17 +53,7 @@ def default_job(obj: Json, scheduler_name: str) -> AdmissionResult:
         patch.set(_MAX_RETRY, "spec", "maxRetry")
     for index, task in enumerate(tasks_of(spec)):
         checkpoint()
-        at = ("spec", "tasks", index)
-        if not task.get("name"):
-            patch.set(task_name(task, index), *at, "name")
-        if task.get("minAvailable") is None:
-            patch.set(minimum_of(task), *at, "minAvailable")
-        if not task.get("maxRetry"):
-            patch.set(_MAX_RETRY, *at, "maxRetry")
-        template = task.get("template")
-        pod = template.get("spec") if isinstance(template, dict) else None
-        if isinstance(pod, dict) and pod.get("hostNetwork") is True and not pod.get("dnsPolicy"):
-            patch.set("ClusterFirstWithHostNet", *at, "template", "spec", "dnsPolicy")
+        _default_task(patch, task, index)
     if not spec.get("minAvailable"):
         patch.set(sum(count_of(task.get("minAvailable")) for task in tasks_of(spec)), "spec", "minAvailable")
     plugins = spec.get("plugins")
@@ -71,6 +61,20 @@ def default_job(obj: Json, scheduler_name: str) -> AdmissionResult:
         for needed in needed_plugins(plugins):
             patch.set([], "spec", "plugins", needed)
     return AdmissionResult(patch=tuple(patch.operations))
+
+
+def _default_task(patch: JsonPatch, task: Json, index: int) -> None:
+    at = ("spec", "tasks", index)
+    if not task.get("name"):
+        patch.set(task_name(task, index), *at, "name")
+    if task.get("minAvailable") is None:
+        patch.set(minimum_of(task), *at, "minAvailable")
+    if not task.get("maxRetry"):
+        patch.set(_MAX_RETRY, *at, "maxRetry")
+    template = task.get("template")
+    pod = template.get("spec") if isinstance(template, dict) else None
+    if isinstance(pod, dict) and pod.get("hostNetwork") is True and not pod.get("dnsPolicy"):
+        patch.set("ClusterFirstWithHostNet", *at, "template", "spec", "dnsPolicy")
 
 
 def check_new_job(obj: Json, view: ClusterView) -> AdmissionResult:

@@ -233,7 +233,7 @@ def parse_owner_rules(text: str | bytes, base: Iterable[OwnerRule] = ()) -> tupl
             continue
         if any(rule.name == other.name for other in found):
             problems.append(f"{place}.name: {rule.name!r} is the name of another rule")
-        problems += [f"{place}.{problem}" for problem in _problems(rule)]
+        problems += [f"{place}.{problem}" for problem in (_problems(rule) if rule.enabled else ())]
         found.append(rule)
     if problems:
         raise OwnerRulesError(problems)
@@ -243,8 +243,6 @@ def parse_owner_rules(text: str | bytes, base: Iterable[OwnerRule] = ()) -> tupl
 
 
 def _problems(rule: OwnerRule) -> Iterator[str]:
-    if not rule.enabled:
-        return
     if not rule.when:
         yield "when: expected labels or annotations, as in [example.com/job-name]"
     if not rule.group:

@@ -326,7 +326,7 @@ class Service:
         if self._recording is not None:
             self._recording.stepped(result, deltas, now)
         session = core.snapshot().session
-        unplaced = session.unplaced if session is not None and not result.idle else 0
+        unplaced = session.results.unplaced if session is not None and not result.idle else 0
         self._metrics.session(result.report, seconds, intake=intake, idle=result.idle, unplaced=unplaced)
         self._health.cycle_done()
         self._sessions.step(result, seconds)

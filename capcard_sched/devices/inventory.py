@@ -384,16 +384,14 @@ def _problem(
                 return f"duplicate counter set name {shared.name}"
             sets.add(shared.name)
         counters.update(each.counters)
-    for each in slices:
-        for device in each.devices:
-            if device.spec.name in names:
-                return f"duplicate device name {device.spec.name}"
-            names.add(device.spec.name)
-    for each in everything:
-        for device in each.devices:
-            for name, counter in device.counters:
-                if name not in sets:
-                    return f"counter set {name} not found"
-                if counter and (name, counter) not in counters:
-                    return f"counter {counter} not found in counter set {name}"
+    for device in [device for each in slices for device in each.devices]:
+        if device.spec.name in names:
+            return f"duplicate device name {device.spec.name}"
+        names.add(device.spec.name)
+    used = [counter for each in everything for device in each.devices for counter in device.counters]
+    for name, counter in used:
+        if name not in sets:
+            return f"counter set {name} not found"
+        if counter and (name, counter) not in counters:
+            return f"counter {counter} not found in counter set {name}"
     return ""

@@ -261,7 +261,7 @@ class Core:
             intents += self._problem_events.new(state)  # an invalid object changes nothing else
             return StepResult(intents, self._idle_report, True, next_wakeup, self._only_retries)
         session = self.open_session(now, on_commit, cuts)
-        if not session.report.errors:
+        if not session.results.report.errors:
             everything = session.changed.everything or (next_wakeup is not None and now >= next_wakeup)
             # Labels of namespaces decide which jobs a queue with a namespaces annotation accepts.
             everything = everything or self._restricts(session.changed)
@@ -275,14 +275,14 @@ class Core:
             self._half_gangs.end(session, evicts=False)
         releases = self._unused_claims.release(session)
         intents += [*self._closer.close(session), *releases]
-        self._unfinished = session.report.unfinished
-        self._memory.keep_refusals(session.refusals)
+        self._unfinished = session.results.report.unfinished
+        self._memory.keep_refusals(session.results.refusals)
         self._next_wakeup = self._earliest_wakeup(session)
         intents += self._problem_events.new(state)
         if self._sessions % _PRUNE_SESSIONS == 0:
             self._memory.keep(state.jobs)
             self._closer.prune(state.tasks, state.jobs, now)
-        return StepResult(intents, session.report, False, self._next_wakeup, self._only_retries)
+        return StepResult(intents, session.results.report, False, self._next_wakeup, self._only_retries)
 
     def _is_dirty(self) -> bool:
         dirty = self._state.changes
@@ -303,7 +303,7 @@ class Core:
             try:
                 moments.append(call())
             except HookFailed as error:
-                session.record_failure(name, "next_wakeup", error)
+                session.results.record_failure(name, "next_wakeup", error)
         retries = [action.next_wakeup for action in self._actions]
         known = [moment for moment in (*moments, *retries) if moment is not None and moment > session.now]
         self._only_retries = len(known) == 1 and known[0] in retries
@@ -350,7 +350,7 @@ class Core:
             try:
                 start(session)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                session.record_failure(name, hook, error)
+                session.results.record_failure(name, hook, error)
                 self._keep_dirty(changed)
             self._time(session, "plugin", name, "OnSessionOpen", began)
         return session
@@ -364,7 +364,7 @@ class Core:
         began: float,
     ) -> None:
         if self._timer is not None:
-            session.report.add_timing(Timing(kind, name, phase, self._timer() - began))
+            session.results.report.add_timing(Timing(kind, name, phase, self._timer() - began))
 
     def _read_timer(self) -> float:
         return 0.0 if self._timer is None else self._timer()
@@ -384,7 +384,7 @@ class Core:
                 action.execute(session)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 plugin, hook = (error.plugin, error.hook) if isinstance(error, HookFailed) else ("", action.name)
-                session.record_failure(plugin, hook, error, f"action {action.name}")
+                session.results.record_failure(plugin, hook, error, f"action {action.name}")
                 self._state.changes.everything = True
             self._time(session, "action", action.name, "", began)
 

@@ -189,11 +189,7 @@ async def list_readable(
                         count(done, done + page.remaining)
                 readable.append(kind)
             except ApiError as error:
-                if error.status == HTTPStatus.NOT_FOUND:
-                    if kind.required:
-                        text = f"kind {kind.name} is not served by the API server: {CRD_HINT}"
-                        raise MissingKindError(text) from None
-                    observer.watch(kind.resource, kind.unavailable(error.status), error.message)
+                if _is_missing(kind, error, observer):
                     continue
                 if error.status != HTTPStatus.FORBIDDEN or (kind.required and not namespace):
                     raise
@@ -210,6 +206,16 @@ async def list_readable(
     if refusal is not None and not any(" of other " in resource for resource in unreadable):
         raise refusal
     return Readable(found, tuple(sorted(unreadable)), tuple(readable))
+
+
+def _is_missing(kind: WatchedKind[Any], error: ApiError, observer: Observer) -> bool:
+    """Whether the API server does not serve a kind. Raises MissingKindError for a required one."""
+    if error.status != HTTPStatus.NOT_FOUND:
+        return False
+    if kind.required:
+        raise MissingKindError(f"kind {kind.name} is not served by the API server: {CRD_HINT}") from None
+    observer.watch(kind.resource, kind.unavailable(error.status), error.message)
+    return True
 
 
 def _in_namespace(kind: WatchedKind[Any], namespace: str) -> WatchedKind[Any]:

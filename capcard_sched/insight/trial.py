@@ -100,7 +100,7 @@ def advance(
         evictions = [intent for intent in result.intents if isinstance(intent, Evict)]
         evicted += [_evicted(core, eviction) for eviction in evictions]
         if not sessions and (session := core.snapshot().session) is not None:
-            searches = session.preemption_reports
+            searches = session.results.preemption_reports
         deltas = [ObjectGone("Pod", eviction.namespace, eviction.name, eviction.uid) for eviction in evictions]
         deltas += react(core, result.intents)
         quiet = 0 if deltas or result.report.decided else quiet + 1

@@ -312,11 +312,10 @@ def _discover(
     labels, allocatable = dict(labels_of_cards), dict(devices)
     kinds = card_kinds(labels, card_labels)
     nvidia = _slice_owner(kinds, NVIDIA)
-    replicas_text = labels.get(GPU_REPLICAS)
-    replicas = _positive(replicas_text) if replicas_text is not None else None
+    replicas = _positive(labels[GPU_REPLICAS]) if GPU_REPLICAS in labels else None
 
     problems = {key for kind in kinds if kind.memory_mib is None and (key := kind.resource + MEMORY_SUFFIX) in labels}
-    if nvidia is not None and replicas_text is not None and replicas is None:
+    if nvidia is not None and replicas is None and GPU_REPLICAS in labels:
         problems.add(GPU_REPLICAS)
 
     whole = {kind.resource: kind.name for kind in kinds}
@@ -332,7 +331,7 @@ def _discover(
         found[card] = (amount, resource) if before is None else (before[0] + amount, before[1])
         named.add(resource)
 
-    for resource in sorted(resource for resource, amount in allocatable.items() if amount > 0):
+    for resource in sorted([resource for resource, amount in allocatable.items() if amount > 0]):
         if resource in whole:
             add(whole[resource], resource)
         elif resource == MPS_RESOURCE or resource.startswith(MIG_PREFIX):

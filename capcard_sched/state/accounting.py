@@ -158,17 +158,21 @@ class Accounting:
             if cls.unoffered:
                 self._count_unoffered(job, cls, count)
         if status in ALLOCATED_STATUSES:
-            job.allocated = job.allocated + change
-            queue = self._queue_of(job)
-            if queue is not None:
-                queue.allocated += change
-                self._changes.queues.add(queue.name)
+            self._charge(job, change, releasing=False)
         elif bound:
+            self._charge(job, change, releasing=True)
+
+    def _charge(self, job: Job, change: Vector, *, releasing: bool) -> None:
+        """Adds to the allocated or releasing amounts of a job and of its queue."""
+        queue = self._queue_of(job)
+        if releasing:
             job.releasing = job.releasing + change
-            queue = self._queue_of(job)
-            if queue is not None:
-                queue.releasing += change
-                self._changes.queues.add(queue.name)
+        else:
+            job.allocated = job.allocated + change
+        if queue is not None:
+            amounts = queue.releasing if releasing else queue.allocated
+            amounts += change
+            self._changes.queues.add(queue.name)
 
     def _count_unoffered(self, job: Job, cls: TaskClass, count: int) -> None:
         """Add the requests of `count` bound pods, below 0 to subtract: of nodes that are gone, or stopped offering."""

@@ -26,21 +26,12 @@ from capcard_sched.state.claim_gate import gate_claims
 from capcard_sched.state.classes import ClassTable
 from capcard_sched.state.columns import NodeTable
 from capcard_sched.state.decode import assign, differs, group_facts, queue_facts
-from capcard_sched.state.devices import DeviceTable
-from capcard_sched.state.hyper_nodes import HyperNodeTable
+from capcard_sched.state.fact_tables import FactTables
 from capcard_sched.state.invalid_objects import IgnoredEdits, InvalidObjects
 from capcard_sched.state.jobs import JobTable
 from capcard_sched.state.kube_groups import KubeGroups
 from capcard_sched.state.node_cache import NodeCache
 from capcard_sched.state.pods import PodTable
-from capcard_sched.state.tables import (
-    ConfigMapTable,
-    LimitTable,
-    NamespaceTable,
-    NumaTable,
-    UsageTable,
-)
-from capcard_sched.state.volumes import VolumeTable
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -104,41 +95,30 @@ class ClusterState:
         #: PriorityClasses: value, and whether it is the default.
         self.priority_classes = self._job_table.priority_classes
 
-        self._namespace_table = NamespaceTable(self.classes, self.changes, self._job_table.set_default_queue)
+        #: The tables of kinds that plugins read, one of which each name below is of.
+        self._tables = FactTables(self.classes, self.changes, self._invalid, self._job_table.set_default_queue)
         #: Labels of namespaces by name.
-        self.namespaces = self._namespace_table.labels
-        self._device_table = DeviceTable(self.changes, self._invalid)
+        self.namespaces = self._tables.namespaces.labels
         #: Extended resource to the DeviceClass that offers it.
-        self.device_classes = self._device_table.by_resource
+        self.device_classes = self._tables.devices.by_resource
         #: Devices, and their allocations to claims.
-        self.devices = self._device_table.inventory
-        self.claims = self._device_table.ledger
+        self.devices = self._tables.devices.inventory
+        self.claims = self._tables.devices.ledger
         #: ResourceClaimTemplates by `namespace/name`.
-        self.claim_templates = self._device_table.templates
-
-        self._limit_table = LimitTable(self.changes, self._invalid)
+        self.claim_templates = self._tables.devices.templates
         #: ResourceQuotas and PodDisruptionBudgets by namespace and name; valid CardBudgets by name.
-        self.quotas = self._limit_table.quotas
-        self.budgets = self._limit_table.budgets
-        self.card_budgets = self._limit_table.card_budgets
-
-        self._usage_table = UsageTable(self.changes)
-        self.usage = self._usage_table.usage
-
-        self._hyper_node_table = HyperNodeTable(self.changes, self._invalid)
+        self.quotas = self._tables.limits.quotas
+        self.budgets = self._tables.limits.budgets
+        self.card_budgets = self._tables.limits.card_budgets
+        self.usage = self._tables.usage.usage
         #: HyperNodes by name; the tree they form is `tree`.
-        self.hyper_nodes = self._hyper_node_table.known
-
-        self._numa_table = NumaTable(self.changes, self._invalid)
+        self.hyper_nodes = self._tables.hyper_nodes.known
         #: NUMA facts by node name.
-        self.numa = self._numa_table.numa
-
-        self._config_map_table = ConfigMapTable(self.changes)
+        self.numa = self._tables.numa.numa
         #: Data of the ConfigMaps that plugins read, by `namespace/name`.
-        self.config_maps = self._config_map_table.data
-        self._volume_table = VolumeTable(self.changes, self._invalid)
-        self.volumes = self._volume_table.storage
-        self.assume_volumes = self._volume_table.assume
+        self.config_maps = self._tables.config_maps.data
+        self.volumes = self._tables.volumes.storage
+        self.assume_volumes = self._tables.volumes.assume
 
         self._accounting = Accounting(self.nodes, self.queues, self.deleted_queues, self.changes)
         # Statements call these once per gang: bound methods without a call in between.
@@ -147,7 +127,7 @@ class ClusterState:
         self.hold = self._accounting.hold
         self.set_binding = self._accounting.set_binding
         self.release = self._accounting.release
-        self.release_claims = self._device_table.release
+        self.release_claims = self._tables.devices.release
         self.unrelease = self._accounting.unrelease
         #: By key of a job: allocated amounts of resources that no node offers, in base units.
         self.unoffered: Mapping[str, Counter[str]] = self._accounting.unoffered
@@ -173,16 +153,13 @@ class ClusterState:
         self.confirmed = self._pod_table.confirmed
         self.assume_device_notes = self._pod_table.assume_device_notes
 
-        self._handlers: dict[type | str, Callable[[Any], None]] = {
+        self._handlers = self._handlers_of_kinds()
+
+    def _handlers_of_kinds(self) -> dict[type | str, Callable[[Any], None]]:
+        """The handler of each kind: of its objects by class, of deleted ones by name."""
+        return {
             **self._pod_table.handlers,
-            **self._namespace_table.handlers,
-            **self._device_table.handlers,
-            **self._limit_table.handlers,
-            **self._hyper_node_table.handlers,
-            **self._usage_table.handlers,
-            **self._numa_table.handlers,
-            **self._config_map_table.handlers,
-            **self._volume_table.handlers,
+            **self._tables.handlers,
             NodeObject: self._node_cache.apply,
             "Node": lambda gone: self._node_cache.drop(gone.name),
             PodGroupObject: self._apply_group,
@@ -223,7 +200,7 @@ class ClusterState:
         if ref.kind == "Pod":
             self._pod_table.keep_undecodable(ref, delta.node)
         elif ref.kind == "HyperNode":
-            self._hyper_node_table.set_problem(ref, delta.problem)
+            self._tables.hyper_nodes.set_problem(ref, delta.problem)
         self._invalid.note(ref, delta.problem)
 
     def _apply_takeover(self, _: deltas.Takeover) -> None:
@@ -258,10 +235,10 @@ class ClusterState:
         self.fix_accounts()
         self._forget_classes()
         self.nodes.sort_rows()
-        self._volume_table.release_unused(self.tasks)
-        self._device_table.release_unused(self.tasks)
+        self._tables.volumes.release_unused(self.tasks)
+        self._tables.devices.release_unused(self.tasks)
         changed = self.changes.drain()
-        self._hyper_node_table.refresh(self.nodes, changed)
+        self._tables.hyper_nodes.refresh(self.nodes, changed)
         for key in changed.jobs:
             job = self.schedulable.get(key)
             if self._only not in {"", key}:
@@ -289,11 +266,11 @@ class ClusterState:
     @property
     def tree(self) -> HyperNodeTree:
         """HyperNodes and the nodes below them, as of the opening of the last session."""
-        return self._hyper_node_table.tree
+        return self._tables.hyper_nodes.tree
 
     def refresh_tree(self) -> None:
         """Update `tree` and the problems of HyperNodes between two sessions. O(nodes)."""
-        self._hyper_node_table.refresh(self.nodes)
+        self._tables.hyper_nodes.refresh(self.nodes)
 
     def _match_width(self) -> None:
         """Pad every vector and matrix after resource columns were added beyond the present width."""

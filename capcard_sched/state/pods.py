@@ -11,7 +11,7 @@ import msgspec
 from capcard_sched.model import deltas
 from capcard_sched.model.annotations import DEVICE_ANNOTATIONS
 from capcard_sched.model.intents import ObjectRef
-from capcard_sched.model.job import Job, Node, Task
+from capcard_sched.model.job import Node, Task
 from capcard_sched.model.kube_groups import kube_name
 from capcard_sched.model.objects import PodObject
 from capcard_sched.model.pod_facts import FactsReader
@@ -177,11 +177,7 @@ class PodTable:
             return
         ref = ObjectRef("Pod", namespace, name, uid)
         facts = self.facts.read(pod)
-        own_group = f"{_AUTOMATIC_GROUP}{facts.controller_uid or uid}" if ours else ""
-        group = _group_of(facts, ours=ours) or own_group
-        job_key = f"{namespace}/{group}" if group else ""
-        # Controllers annotate a pod with the group they create for it; such a pod names no group of its own.
-        requested_queue = facts.queue_name if ours and group == own_group else None
+        job_key, requested_queue = _job_key_of(facts, ref, ours=ours)
         if known is not None and self._jobs.fixed_queues.live and (known.bound or known.status is TaskStatus.BINDING):
             facts, job_key, requested_queue = self._keep_bound_facts(known, pod, facts, job_key, requested_queue)
         cls = self._class_of(pod, facts, known, ref)
@@ -201,17 +197,12 @@ class PodTable:
             "labels": self._labels.share(meta.labels or {}, self.tasks),
             **dict(zip(_SAME_NAME, _same_name(facts), strict=True)),
         }
-        former_job: Job | None = None
-        former_node: Node | None = None
+        former_job, former_node = (None, None) if known is None else (known.job, known.node)
         if known is not None:
             if self._jobs.requested_queue(known) == requested_queue and not differs(known, fields):
                 return
-            former_job, former_node = known.job, known.node
             if known.status is TaskStatus.BINDING:
-                if status is TaskStatus.BINDING:  # a pod in binding has the annotations that its binding writes
-                    fields["device_notes"] = known.device_notes
-                elif status in (TaskStatus.BOUND, TaskStatus.RUNNING) and fields["node"] is former_node:
-                    self.confirmed.append(known)  # else another scheduler bound it
+                self._follow_binding(known, fields)
             self._accounting.subtract(known)
             task = known
         else:
@@ -225,7 +216,7 @@ class PodTable:
         self._kube_groups.note(task, facts)
         if task.bound:
             self._deferred.pop(uid, None)
-        if known is None and task.cooldown is None and group != f"{_AUTOMATIC_GROUP}{uid}":
+        if known is None and task.cooldown is None and job_key != f"{namespace}/{_AUTOMATIC_GROUP}{uid}":
             self._run = PodRun(pod, task, requested_queue, bound_queue)
             return
         self._accounting.add(task)
@@ -234,6 +225,14 @@ class PodTable:
             self._jobs.task_removed(former_job, task)
         if task.job is not None:
             self._jobs.tasks_added(task.job, (task,), bound_queue)
+
+    def _follow_binding(self, known: Task, fields: Facts) -> None:
+        """Applies the new facts of a pod whose binding is in flight, or done."""
+        status = fields["status"]
+        if status is TaskStatus.BINDING:  # a pod in binding has the annotations that its binding writes
+            fields["device_notes"] = known.device_notes
+        elif status in (TaskStatus.BOUND, TaskStatus.RUNNING) and fields["node"] is known.node:
+            self.confirmed.append(known)  # else another scheduler bound it
 
     def _is_ours(self, pod: PodObject, namespace: str) -> bool:
         """Whether a pod is one of this scheduler; another one is noted as a member of its PodGroup."""
@@ -377,6 +376,14 @@ class PodTable:
             if node_name:
                 known.status, known.node, known.bound = TaskStatus.BOUND, self._nodes.get(node_name), True
             self._accounting.add(known)
+
+
+def _job_key_of(facts: PodFacts, ref: ObjectRef, *, ours: bool) -> tuple[str, str | None]:
+    """The key of the job of a pod, "" for none, and the queue that a pod without a group of its own requests."""
+    own_group = f"{_AUTOMATIC_GROUP}{facts.controller_uid or ref.uid}" if ours else ""
+    group = _group_of(facts, ours=ours) or own_group
+    # Controllers annotate a pod with the group they create for it; such a pod names no group of its own.
+    return f"{ref.namespace}/{group}" if group else "", facts.queue_name if ours and group == own_group else None
 
 
 def _group_of(facts: PodFacts, *, ours: bool) -> str:

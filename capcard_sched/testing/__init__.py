@@ -167,8 +167,8 @@ class Harness(ClusterObjects):
             self.core.apply(delta)
         self.now += 1
         session = self.core.open_session(self.now)
-        if session.report.errors:
-            raise AssertionError(session.report.errors)
+        if session.results.report.errors:
+            raise AssertionError(session.results.report.errors)
         return session
 
     def plugin(self, name: str) -> Any:

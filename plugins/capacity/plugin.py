@@ -221,7 +221,7 @@ class Capacity(QuotaPlugin):
     def open(self, session: Session) -> None:
         super().open(session)
         resources, changed, queues = session.resources, session.changed, session.queues
-        total = resources.fit(session.total)
+        total = resources.fit(session.snapshot.total)
         if (
             changed.everything
             or len(resources) != self._names
@@ -231,7 +231,7 @@ class Capacity(QuotaPlugin):
         ):
             self._names, self._total = len(resources), total.copy()
             self._shape = {name: _shape(queue) for name, queue in queues.items()}
-            self._tree = Tree(queues, self._total, resources, session.share_columns, hierarchy=self.hierarchy)
+            self._tree = Tree(queues, self._total, resources, session.snapshot.share_columns, hierarchy=self.hierarchy)
             for sums in (self._requested, self._inqueue, self._elastic):
                 sums.connect(self._tree.ancestors)
             moved = set(queues)
@@ -246,7 +246,7 @@ class Capacity(QuotaPlugin):
             if released.any():
                 branch.release(released)
         for problem in self._tree.problems:
-            session.notice(queues[problem.queue], problem.reason, problem.message)
+            session.results.notice(queues[problem.queue], problem.reason, problem.message)
 
     def queue_order(self, queue: Queue) -> tuple[int | float, ...]:
         """Priority, then share of deserved; among equals a queue with deserved resources goes first.
@@ -274,13 +274,20 @@ class Capacity(QuotaPlugin):
         if hook == "preemptive":
             return reclaim_bounds(branch, needs)
         session = self._session
-        return allocation_bounds(branch, needs, nominating=session.nominating, growing=session.growing)
+        return allocation_bounds(
+            branch, needs, nominating=session.assumptions.nominating, growing=session.assumptions.growing
+        )
 
     def _admission_limits(self, queue: Queue) -> Iterator[tuple[str, Vector, Vector, Vector]]:
         for branch in self._tree.branches[queue.name].path:
             reserved = self._inqueue.subtree(branch.name)
             used = branch.held + reserved - self._elastic.subtree(branch.name)
-            yield branch.name, used, reserved, branch.ceiling if self._session.growing else branch.real_capability
+            yield (
+                branch.name,
+                used,
+                reserved,
+                branch.ceiling if self._session.assumptions.growing else branch.real_capability,
+            )
 
     def _capabilities(self, queue: Queue) -> Iterator[tuple[str, Vector]]:
         return ((branch.name, branch.ceiling) for branch in self._tree.branches[queue.name].path)

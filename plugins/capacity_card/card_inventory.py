@@ -146,7 +146,7 @@ class CardInventory:
                 self._offers[name] = _CardOffer(node, node.generation, found)
                 self._post(self._offers[name], 1, before)
                 for key, value in found.problems:
-                    session.notice(node, INVALID_CARD_LABEL, INVALID_CARD_LABEL.render(key=key, value=value))
+                    session.results.notice(node, INVALID_CARD_LABEL, INVALID_CARD_LABEL.render(key=key, value=value))
                 if old is None or _resources(old.cards) != _resources(found):
                     self.relabeled.append(node)
         if session.nodes.generation != self._generation or len(session.nodes) != self._nodes:

@@ -99,7 +99,7 @@ class CardDemands:
         if demand is None:
             demand = self._demands[cls] = self._read(cls)
         if demand.absent is not None and (session := self._session) is not None:
-            return demand.absent if session.growing or session.carry_over.expects_nodes else demand
+            return demand.absent if session.assumptions.growing or session.carry_over.expects_nodes else demand
         return demand
 
     @property

@@ -58,13 +58,17 @@ class ClaimCards:
     def open(self, session: Session) -> set[str]:
         """The keys of the jobs whose demands may have changed."""
         changed, self._session = session.changed, session
-        if self.read(session.devices, session.claims.claims, session.claim_templates):
-            tasks = session.tasks_by_uid.values()
+        if self.read(session.snapshot.devices, session.snapshot.claims.claims, session.snapshot.claim_templates):
+            tasks = session.snapshot.tasks_by_uid.values()
             return {task.job.key for task in tasks if task.cls.claims and task.job is not None}
         found: set[str] = set()
         for key in changed.devices:
-            claim = session.claims.claims.get(key)
-            task = session.tasks_by_uid.get(claim.owner.uid) if claim is not None and claim.owner is not None else None
+            claim = session.snapshot.claims.claims.get(key)
+            task = (
+                session.snapshot.tasks_by_uid.get(claim.owner.uid)
+                if claim is not None and claim.owner is not None
+                else None
+            )
             if task is not None and task.job is not None:
                 found.add(task.job.key)
         return found
@@ -89,7 +93,7 @@ class ClaimCards:
         if self._session is None:
             return {}
         found: dict[str, int] = {}
-        for offer in device_offers(self._session.devices, self._session.claims):
+        for offer in device_offers(self._session.snapshot.devices, self._session.snapshot.claims):
             node = self._session.nodes.by_name.get(offer.node)
             if node is None or offer.card not in nodes.cards_on(node):
                 found[offer.card] = found.get(offer.card, 0) + offer.total * CARD

@@ -113,7 +113,7 @@ class Ledger:
             account = self.jobs.get(key)
             if account is not None and account.phase is not account.job.phase:
                 self._stale[account.queue.name][key] = None
-        self._closing = session.touched_jobs
+        self._closing = session.results.touched_jobs
         return queues, jobs
 
     def _refresh_queues(self, session: Session, names: set[str]) -> list[Queue]:
@@ -126,7 +126,10 @@ class Ledger:
             self._parents = {queue.name: queue.parent for queue in queues.values()}
             guarantees = [queue.guarantee for queue in queues.values() if queue.guarantee]
             self._guaranteed = {key: sum(one.get(name, 0) for one in guarantees) for key, name in PLAIN.items()}
-        before, total = self._free, zip(PLAIN, session.total[[CPU_COLUMN, MEMORY_COLUMN]].tolist(), strict=True)
+        before, total = (
+            self._free,
+            zip(PLAIN, session.snapshot.total[[CPU_COLUMN, MEMORY_COLUMN]].tolist(), strict=True),
+        )
         self._free = {key: max(0, amount - self._guaranteed.get(key, 0)) for key, amount in total}
         resized = found if self._free == before else queues.values()
         limited = {queue.name for queue in resized if self._update_quota(queue)}
@@ -333,7 +336,7 @@ class Ledger:
     def _moved(self, account: JobAccount) -> None:
         account.queue.invalidate()
         self._stale[account.queue.name][account.job.key] = None
-        if not self._session.growing:  # a trial leaves nothing behind
+        if not self._session.assumptions.growing:  # a trial leaves nothing behind
             self._touched.add(account.job.key)
 
     def recompute(self, queue: QueueAccount | None = None) -> None:
@@ -388,11 +391,13 @@ class Ledger:
 
     def free(self, queue: QueueAccount, key: str, *, own: bool = False) -> int:
         """`QueueAccount.free` now."""
-        return queue.free(key, nominating=self._session.nominating, growing=self._session.growing, own=own)
+        assumed = self._session.assumptions
+        return queue.free(key, nominating=assumed.nominating, growing=assumed.growing, own=own)
 
     def bounds(self, queue: QueueAccount, key: str, amount: int, *, own: bool = False) -> list[QuotaBound]:
         """The limits, as `QueueAccount.limits`, on further pods that request an amount > 0 of a key."""
-        limits = queue.limits(key, nominating=self._session.nominating, growing=self._session.growing, own=own)
+        assumed = self._session.assumptions
+        limits = queue.limits(key, nominating=assumed.nominating, growing=assumed.growing, own=own)
         return [QuotaBound((most - held) // amount, name, amount, one, held, most) for one, name, held, most in limits]
 
     def full(self, queue: QueueAccount, key: str, amount: int) -> list[str]:

@@ -97,8 +97,8 @@ class CapacityCard(CardReclaim):
         self._report_invalid(session, queues, jobs)
 
     def close(self, session: Session) -> None:
-        for intent in session.evictions:
-            victim = session.tasks_by_uid.get(intent.uid)
+        for intent in session.results.evictions:
+            victim = session.snapshot.tasks_by_uid.get(intent.uid)
             if intent.reason != _RECLAIM or victim is None or victim.job is None:
                 continue
             charge = self.ledger.charge_of(victim)
@@ -146,7 +146,7 @@ class CapacityCard(CardReclaim):
         for name, account in self.ledger.queues.items():
             queue, usage = session.queues[name], _card_usage(account.subtree.allocated.cards)
             if queue.annotations.get(CARD_ALLOCATED) != usage:
-                session.annotate_queue(queue, {CARD_ALLOCATED: usage})
+                session.results.annotate_queue(queue, {CARD_ALLOCATED: usage})
 
     def metrics(self) -> Iterator[Sample]:
         """All current series. Sums of a parent include the queues below it. O(queues x their cards)."""
@@ -187,7 +187,7 @@ class CapacityCard(CardReclaim):
             problem = self.ledger.queues[queue.name].quota.problem
             if problem:
                 message = INVALID_CARD_QUOTA.render(detail=problem, queue=queue.name)
-                session.notice(queue, INVALID_CARD_QUOTA, message)
+                session.results.notice(queue, INVALID_CARD_QUOTA, message)
         for job in jobs:
             self._report_job(session, job)
             self._report_pods(session, job)
@@ -216,7 +216,7 @@ class CapacityCard(CardReclaim):
                 has_pods = any(task.status not in COMPLETED_STATUSES for task in job.tasks.values())
                 invalid[job.key] = has_pods or reason is INVALID_SERVICE_TYPE
                 if invalid[job.key]:
-                    session.notice(job, reason, text)
+                    session.results.notice(job, reason, text)
 
     def _report_pods(self, session: Session, job: Job) -> None:
         """Emit events for pending pods without a card name, and for placed pods whose charge cannot be computed."""
@@ -241,7 +241,7 @@ class CapacityCard(CardReclaim):
                 continue
             found[uid] = task, row, message
         for uid in self._reported_pods.update(job.key, found):
-            session.notice(*found[uid], POD_COMPONENT)
+            session.results.notice(*found[uid], POD_COMPONENT)
 
 
 def _card_usage(cards: dict[str, int]) -> str | None:

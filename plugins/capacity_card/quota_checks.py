@@ -81,17 +81,17 @@ class QuotaChecks(CardSelection):
         self._usages: dict[tuple[str, bool], tuple[ChargeBook, int, QueueUsage]] = {}
 
     def open(self, session: Session) -> None:
-        self._session, self._queues, self._refusal_of = session, session.queues, session.refusal_of
+        self._session, self._queues, self._refusal_of = session, session.queues, session.results.refusal_of
 
     @property
     def _is_nominating(self) -> bool:
         """Whether nominations are planned: pods that are being released hold no quota then."""
-        return self._session is not None and self._session.nominating
+        return self._session is not None and self._session.assumptions.nominating
 
     @property
     def _is_growing(self) -> bool:
         """Whether only limits of objects apply, none that follow from the size of the cluster."""
-        return self._session is not None and self._session.growing
+        return self._session is not None and self._session.assumptions.growing
 
     # --- admission of jobs ------------------------------------------------------------------------------------------
 

@@ -224,7 +224,7 @@ class DeviceSettings:
 
     def changed(self, session: Session) -> bool:
         """Take up the ConfigMap; whether other settings are in force now. Emits an event about invalid contents."""
-        data = session.config_maps.get(f"{self._ref.namespace}/{self._ref.name}")
+        data = session.snapshot.config_maps.get(f"{self._ref.namespace}/{self._ref.name}")
         text = None if data is None else data.get(DEVICE_CONFIG_KEY)
         if text == self._text:
             return False
@@ -236,5 +236,5 @@ class DeviceSettings:
             self.config = found.config
         else:
             message = DEVICE_CONFIG.render(key=DEVICE_CONFIG_KEY, detail=self.problem)
-            session.notice_about(self._ref, DEVICE_CONFIG, message)
+            session.results.notice_about(self._ref, DEVICE_CONFIG, message)
         return self.config != before

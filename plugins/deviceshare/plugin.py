@@ -106,7 +106,7 @@ class DeviceShare(Plugin):
             self.cache.clear()
             self._free.epoch += 1
         self.cache.shrink()
-        session.set_shared_devices(self._free)
+        session.snapshot.set_shared_devices(self._free)
         session.account_devices(accounting_of(self.types, self.rows))
         self._warn(session)
 
@@ -117,10 +117,10 @@ class DeviceShare(Plugin):
     def _warn(self, session: Session) -> None:
         """Events about registrations, bookings and requests that do not count as they are written, once each."""
         for subject, reason, text in self.rows.news:
-            session.notice(subject, reason, text)
+            session.results.notice(subject, reason, text)
         self.rows.news.clear()
         for node, notes in self.rows.node_writes:
-            session.annotate_node(node, notes)
+            session.results.annotate_node(node, notes)
         self.rows.node_writes.clear()
         self._warnings.report_pods(session, self._problem_of)
 
@@ -137,7 +137,7 @@ class DeviceShare(Plugin):
 
     def metrics(self) -> Iterator[Sample]:
         if self.types:
-            yield from samples(self.rows, self._session.tasks_by_uid)
+            yield from samples(self.rows, self._session.snapshot.tasks_by_uid)
             yield Sample("vgpu_device_config_invalid", {}, float(bool(self._settings.problem)))
 
     # --- requests ---------------------------------------------------------------------------------------------------

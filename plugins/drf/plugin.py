@@ -35,11 +35,11 @@ class Drf(Plugin):
         self._session = session
         changed = session.changed
         kept = not changed.everything and hasattr(self, "_shares")
-        if kept and self._shares.is_of(session.total, session.resources):
+        if kept and self._shares.is_of(session.snapshot.total, session.resources):
             for key in changed.jobs:
                 self._job_shares.pop(key, None)
         else:
-            self._shares = Shares(session.total, session.resources)
+            self._shares = Shares(session.snapshot.total, session.resources)
             self._job_shares.clear()
         if self._tree is not None:
             self._tree.refresh(session, self._shares)

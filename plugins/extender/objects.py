@@ -279,7 +279,8 @@ class Objects:
                 "Nodes": nodes,
                 "Queues": {name: self.queue(queue) for name, queue in sorted(session.queues.items())},
                 "NamespaceInfo": {
-                    name: wire.NamespaceInfo(name, dict(labels)) for name, labels in sorted(session.namespaces.items())
+                    name: wire.NamespaceInfo(name, dict(labels))
+                    for name, labels in sorted(session.snapshot.namespaces.items())
                 },
                 "RevocableNodes": revocable,
                 "NodeList": [],

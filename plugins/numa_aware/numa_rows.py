@@ -85,7 +85,7 @@ class NumaRows:
 
     def catch_up(self, session: Session) -> None:
         """Apply the changes. O(nodes) when the set of nodes changed."""
-        table, numa, changed = session.nodes, session.numa, session.changed
+        table, numa, changed = session.nodes, session.snapshot.numa, session.changed
         moved = len(self._names) != len(table)
         if table.generation != self._generation or moved:
             self._generation = table.generation

@@ -108,7 +108,7 @@ class AttachedVolumes(PodsByNode["tuple[AttachmentKey, ...]"]):
 
     def open(self, session: Session) -> None:
         """Apply the changes since the last session; with the first limit everything is counted."""
-        storage = session.volumes
+        storage = session.snapshot.volumes
         self._count_arrays, self._limit_arrays = {}, {}
         self._storage: Storage = storage
         before, self.drivers = self.drivers, frozenset(name for limits in storage.limits.values() for name in limits)
@@ -132,7 +132,7 @@ class AttachedVolumes(PodsByNode["tuple[AttachmentKey, ...]"]):
 
     def _users_of(self, session: Session, claims: set[str]) -> set[str]:
         """The nodes of the pods that use some claims."""
-        tasks = session.tasks_by_uid
+        tasks = session.snapshot.tasks_by_uid
         return {
             node
             for node, held in self._held.items()
@@ -198,6 +198,15 @@ class AttachedVolumes(PodsByNode["tuple[AttachmentKey, ...]"]):
                     limits[node.row] = of_node[driver]
         return counts, self._limit_arrays[driver]
 
+    def _new_attachments(self, key: AttachmentKey) -> Vector:
+        """The attachments of a volume that a pod adds: int64 [nodes], 0 where it is attached."""
+        new = np.ones(len(self._by_name), dtype=np.int64)
+        for name in self._on.get(key._replace(plugin=""), ()):
+            node = self._by_name.get(name)
+            if node is not None:
+                new[node.row] = 0
+        return new
+
     def reject(
         self,
         keys: Sequence[AttachmentKey],
@@ -223,14 +232,8 @@ class AttachedVolumes(PodsByNode["tuple[AttachmentKey, ...]"]):
             if key.driver in self.drivers:
                 add(key, nodes.astype(np.int64))
         for key in keys:
-            if key.driver not in self.drivers:
-                continue
-            new = np.ones(len(self._by_name), dtype=np.int64)
-            for name in self._on.get(key._replace(plugin=""), ()):
-                node = self._by_name.get(name)
-                if node is not None:
-                    new[node.row] = 0
-            add(key, new)
+            if key.driver in self.drivers:
+                add(key, self._new_attachments(key))
         full = np.zeros(len(self._by_name), dtype=bool)
         for driver, new in wanted.items():
             counts, limits = self._arrays(driver)

@@ -101,7 +101,11 @@ class ClaimRules:
         self._early: set[str] = set()
 
     def open(self, session: Session) -> None:
-        self._inventory, self._ledger, self._tasks = session.devices, session.claims, session.tasks_by_uid
+        self._inventory, self._ledger, self._tasks = (
+            session.snapshot.devices,
+            session.snapshot.claims,
+            session.snapshot.tasks_by_uid,
+        )
         self._placed.clear()
         self._early.clear()
         for key in self._plans.keys() - self._ledger.claims.keys():
@@ -123,7 +127,7 @@ class ClaimRules:
                 if task.cls.claims and task.status is TaskStatus.RELEASING and not is_late(session, task):
                     leaving[task.uid] = _keys(task)
         for uid, keys in ledger.leaving.items():
-            known = session.tasks_by_uid.get(uid)
+            known = session.snapshot.tasks_by_uid.get(uid)
             has_ended = known is None or known.status in COMPLETED_STATUSES
             if uid not in leaving and has_ended and any(uid in ledger.consumers(key) for key in keys):
                 leaving[uid] = keys

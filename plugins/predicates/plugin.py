@@ -130,7 +130,7 @@ class Predicates(Plugin):
 
     def open(self, session: Session) -> None:
         self._index = self._index.renewed(session)
-        self._claimed_resource = session.claimed_resource
+        self._claimed_resource = session.snapshot.claimed_resource
         self._counted = None
         if self._enabled.node_ports:
             self._ports.open(session)

@@ -28,7 +28,7 @@ from capcard_sched.plugins.predicates.attached_volumes import (
 from capcard_sched.plugins.predicates.volume_market import NOTHING, TO_BE_MADE, VolumeMarket, VolumeReach, score_offers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from capcard_sched.framework.api.node_view import FilterResult, Mask, NodeView, Scores
     from capcard_sched.framework.api.plugin import Placement
@@ -96,7 +96,7 @@ class VolumeRules:
         self._offer: tuple[tuple[str, ...], Offer] | None = None
 
     def open(self, session: Session, index: NodeIndex) -> None:
-        self._storage: Storage = session.volumes
+        self._storage: Storage = session.snapshot.volumes
         self._rows_by_name = session.nodes.by_name
         self._index = index
         self._decided.clear()
@@ -248,15 +248,8 @@ class VolumeRules:
             return
         if volumes.gone:
             result.reject_all(Code.UNRESOLVABLE, VOLUME_GONE)
-        for listed, reason in ((volumes.bound, UNREACHABLE), (volumes.reserved, UNAVAILABLE)):
-            for name, version in listed:
-                if version == NOTHING:
-                    result.reject_all(Code.UNRESOLVABLE, reason)
-                    continue
-                affinity = self._storage.volumes[name].affinity
-                if affinity is not None:
-                    inside = reach.mask(reach.rows(affinity))
-                    result.reject(~rows.take(inside), Code.UNRESOLVABLE, reason)
+        self._reject_unreachable(volumes.bound, UNREACHABLE, rows, result)
+        self._reject_unreachable(volumes.reserved, UNAVAILABLE, rows, result)
         for name in volumes.nodes:
             elsewhere = np.ones(len(self._index), dtype=bool)
             if name in self._rows_by_name:
@@ -266,6 +259,20 @@ class VolumeRules:
             made_by = self._storage.classes.get(name)
             inside = reach.mask(reach.topologies(made_by.topologies if made_by is not None else ()))
             result.reject(~rows.take(inside), Code.UNRESOLVABLE, UNAVAILABLE)
+
+    def _reject_unreachable(
+        self, volumes: Iterable[tuple[str, int]], reason: str, rows: NodeView, result: FilterResult
+    ) -> None:
+        """Reject nodes that the node affinity of a volume excludes. `volumes`: names with their version."""
+        reach = self._current_reach()
+        for name, version in volumes:
+            if version == NOTHING:
+                result.reject_all(Code.UNRESOLVABLE, reason)
+                continue
+            affinity = self._storage.volumes[name].affinity
+            if affinity is not None:
+                inside = reach.mask(reach.rows(affinity))
+                result.reject(~rows.take(inside), Code.UNRESOLVABLE, reason)
 
     def reject_over_limit(self, volumes: PodVolumes, rows: NodeView, result: FilterResult) -> None:
         """Reject nodes without a required driver, and nodes at the limit of a driver."""

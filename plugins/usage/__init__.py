@@ -91,7 +91,7 @@ class Usage(Plugin):
         self._stale_nodes = 0
         measured: list[float] = []
         fresh = False
-        for name, load in session.usage.items():
+        for name, load in session.snapshot.usage.items():
             node = table.by_name.get(name)
             if node is None:
                 continue

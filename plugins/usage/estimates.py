@@ -77,7 +77,7 @@ class Estimates:
         return anew
 
     def _forget_gone(self, session: Session, key: str) -> bool:
-        known, tasks = self._by_job[key], session.tasks_by_uid
+        known, tasks = self._by_job[key], session.snapshot.tasks_by_uid
         gone = [
             uid
             for uid, found in known.items()
@@ -91,7 +91,7 @@ class Estimates:
 
     def _sum_up(self, session: Session) -> None:
         """Compute the sums and drop expired estimates. O(nodes + estimated pods)."""
-        table, usage, now = session.nodes, session.usage, session.now
+        table, usage, now = session.nodes, session.snapshot.usage, session.now
         self._summed_at = now
         self.sums = np.zeros((len(table), 2), dtype=np.int64)
         for key, known in list(self._by_job.items()):

@@ -11,7 +11,8 @@ FRAMEWORK = ROOT / "capcard_sched" / "framework"
 #: Class to the module that defines it and the names under which other modules hold an instance.
 OWNERS = {
     "Snapshot": ("session/snapshot.py", ()),
-    "SessionResults": ("session/results.py", ()),
+    "SessionResults": ("session/results.py", ("results", "_results")),
+    "Assumptions": ("session/assumptions.py", ("assumptions", "_assumptions")),
     "Session": ("session/session.py", ("session", "_session")),
     "SessionReport": ("session/report.py", ("report", "_report")),
     "CarryOver": ("session/carry_over.py", ("carry_over", "_carry_over", "memory", "_memory")),

@@ -74,7 +74,9 @@ def _check_explanations(cluster: ClusterSource, jobs: list[dict[str, Any]], queu
             assert job["waitSeconds"] == int(diagnosis.waiting_seconds)
         session = cluster.core.snapshot().session
         assert session is not None
-        if session.binds or session.report.enqueued:  # the figures of `explain` are those of the next session
+        if (
+            session.results.binds or session.results.report.enqueued
+        ):  # the figures of `explain` are those of the next session
             continue
         for limit in diagnosis.queue.limits:
             use = uses.get((limit.queue, limit.resource))

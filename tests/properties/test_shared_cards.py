@@ -103,7 +103,7 @@ def _restart(
 def _check(
     h: VgpuHarness, policy: str, nodes: dict[str, list[RegisteredCard]], groups: dict[str, int], *, shrunk: bool
 ) -> None:
-    assert not h.last_session.report.errors
+    assert not h.last_session.results.report.errors
     plugin = h.plugin("deviceshare")
     ledgers = {name: devices.ledgers[0] for name, devices in plugin.rows.by_node.items()}
     for name, ledger in ledgers.items():

@@ -107,11 +107,13 @@ class World:
             "skipped": packed([key.partition("/")[2] for key in kept]),
             "searched": lines(
                 f"{key.partition('/')[2]} {' '.join(actions)}"
-                for key, actions in (session.preemption_reports.items() if session is not None else ())
+                for key, actions in (session.results.preemption_reports.items() if session is not None else ())
             ),
             "visited": sum(report.visited_jobs for report in ran),
             "examined": sum(report.examined_nodes for report in ran),
-            "outcomes": pairs({tasks[uid].name: one.kind for uid, one in session.outcomes.items() if uid in tasks}, ":")
+            "outcomes": pairs(
+                {tasks[uid].name: one.kind for uid, one in session.results.outcomes.items() if uid in tasks}, ":"
+            )
             if session is not None
             else "",
             "queues": pairs({job.key.partition("/")[2]: job.queue for job in jobs}),

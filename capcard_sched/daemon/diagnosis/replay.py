@@ -344,12 +344,12 @@ class _Replay:
             return "not found"
         refusals = [
             refusal.message
-            for (ref, _), refusal in session.refusals.items()
+            for (ref, _), refusal in session.results.refusals.items()
             if ref.kind == "PodGroup" and (ref.namespace, ref.name) == (job.namespace, job.name)
         ]
         if kind == "admitted" or task is None:
             return "; ".join(refusals)
-        _, message, _ = task_scheduling_reason(task, session.outcome_of(key), session.job_fit_error(job))
+        _, message, _ = task_scheduling_reason(task, session.results.outcome_of(key), session.job_fit_error(job))
         return message or "; ".join(refusals)
 
 

@@ -18,7 +18,7 @@ from capcard_sched.daemon.observability.metric_table import BY_NAME, PREFIX, Met
 from capcard_sched.framework.api.dispatch import error_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from capcard_sched.framework.api.plugin import Sample
     from capcard_sched.framework.core import CoreSnapshot
@@ -210,12 +210,12 @@ class CoreSeries(Collector):
         seen[key] = float(value)
         metric.add_sample(f"{PREFIX}{name}", dict(zip(wanted, series, strict=True)), seen[key])
 
-    def _state_series(self, sample: CoreSample) -> Iterator[tuple[str, dict[str, str], float]]:
-        """Name without prefix, labels and value of each series that is read from the state."""
-        jobs: Iterable[JobFact] = sample.jobs
-        if len(sample.jobs) > MOST_SERIES:
-            jobs = sorted(sample.jobs, key=lambda job: -job.created)[:MOST_SERIES]
-            self.dropped["e2e_job_scheduling_start_time"] = len(sample.jobs) - MOST_SERIES
+    def _job_series(self, facts: Sequence[JobFact]) -> Iterator[tuple[str, dict[str, str], float]]:
+        """As `_state_series`: those of jobs, the youngest ones where they are many."""
+        jobs = facts
+        if len(facts) > MOST_SERIES:
+            jobs = sorted(facts, key=lambda job: -job.created)[:MOST_SERIES]
+            self.dropped["e2e_job_scheduling_start_time"] = len(facts) - MOST_SERIES
         for job in jobs:
             labels = {"job_name": job.name, "queue": job.queue, "job_namespace": job.namespace}
             yield "e2e_job_scheduling_start_time", labels, job.created
@@ -223,6 +223,10 @@ class CoreSeries(Collector):
             if times is not None and times.created == job.created:
                 yield "e2e_job_scheduling_last_time", labels, times.last
                 yield "e2e_job_scheduling_duration", labels, max(0.0, times.last - job.created) * 1000
+
+    def _state_series(self, sample: CoreSample) -> Iterator[tuple[str, dict[str, str], float]]:
+        """Name without prefix, labels and value of each series that is read from the state."""
+        yield from self._job_series(sample.jobs)
         for namespace, share in sample.namespace_shares[:MOST_SERIES]:
             for what, value in (("share", share), ("weight", 1.0), ("weighted_share", share)):
                 yield f"namespace_{what}", {"namespace_name": namespace}, value

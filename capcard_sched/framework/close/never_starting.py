@@ -36,24 +36,24 @@ class NeverStarting:
         are not touched. The events repeat only with another text; a pod that is created later has its own.
         """
         row, jobs = CAN_NEVER_START, session.jobs
-        keys, others = set(session.touched_jobs), []
-        if session.carry_over.node_places.take_change(session):
+        keys, others = set(session.results.touched_jobs), []
+        if session.carry_over.node_places.take_change(session.snapshot):
             keys |= {key for key, job in jobs.items() if job.pending and not job.is_ready()}
         for key in sorted(keys):
             job = jobs.get(key)
             if job is None:
                 self._reported.forget(key)
                 continue
-            found = None if job.is_ready() else session.guarded(job, session.exceeded_limit)
+            found = None if job.is_ready() else session.results.guarded(job, session.exceeded_limit)
             known = [condition for condition in job.conditions if condition.type == row.code]
             if found is not None:
                 message = found.text(job.queue)
                 is_known = any((one.status, one.message) == ("True", message) for one in known)
                 self._emit(session, job, message, is_known=is_known and not session.changed.everything)
-                session.set_condition(job, row.code, row.code, message)
+                session.results.set_condition(job, row.code, row.code, message)
             else:
                 self._reported.forget(key)
-            if key not in session.touched_jobs and (found is not None or known):
+            if key not in session.results.touched_jobs and (found is not None or known):
                 others.append(job)
         return others
 
@@ -62,9 +62,9 @@ class NeverStarting:
         if not is_known:
             for ref in (None if job.implicit else reference(job), workload_reference(job)):
                 if ref is not None:
-                    session.notice_about(ref, CAN_NEVER_START, message)
+                    session.results.notice_about(ref, CAN_NEVER_START, message)
         for _, uid in self._reported.update(job.key, [(message, uid) for uid in job.pending]):
-            session.notice(job.pending[uid], CAN_NEVER_START, message)
+            session.results.notice(job.pending[uid], CAN_NEVER_START, message)
 
 
 def workload_reference(job: Job) -> ObjectRef | None:

@@ -130,7 +130,7 @@ class PodConditions:
         texts = _Texts(session, job, self._claims.of(job.key))
         gated = [task for task in job.gated.values() if task.unsupported and not task.gates]
         for task in sorted((*job.pending.values(), *gated), key=lambda task: task.name):
-            outcome, known = session.outcome_of(task.uid), self._written.get(task.uid)
+            outcome, known = session.results.outcome_of(task.uid), self._written.get(task.uid)
             reason = self._reason(session, job, task) if self._is_precise else ""
             if outcome is None or (outcome.kind == "refused" and not outcome.message):
                 repeats = known is not None and known.reported and reason in (known.reason, "")
@@ -168,10 +168,14 @@ class PodConditions:
 
     def _reason(self, session: Session, job: Job, task: Task) -> str:
         """The reason of a pending pod: by group, quota, order and nodes, in this order."""
-        outcome = session.outcome_of(task.uid)
+        outcome = session.results.outcome_of(task.uid)
         if task.unsupported:
             return reasons.UNSUPPORTED_FEATURE.code
-        if outcome is not None and outcome.kind in ("schedulable", "pipelined") and job.key in session.pipelined_jobs:
+        if (
+            outcome is not None
+            and outcome.kind in ("schedulable", "pipelined")
+            and job.key in session.results.pipelined_jobs
+        ):
             return self._release_reason(session, job, task, outcome)
         if self._is_overdue(session, task, outcome):
             return _RELEASE
@@ -189,7 +193,7 @@ class PodConditions:
 
     @staticmethod
     def _was_attempted(session: Session, job: Job) -> bool:
-        return any(session.outcome_of(uid) is not None for uid in job.pending)
+        return any(session.results.outcome_of(uid) is not None for uid in job.pending)
 
     def _release_reason(self, session: Session, job: Job, task: Task, outcome: TaskOutcome) -> str:
         """`ReleasePending` until the releasing pods should be gone, then `Unschedulable`."""
@@ -255,7 +259,7 @@ class _Texts:
 
     def _lacks_node(self, uid: str) -> bool:
         if self._written is None:
-            return _lacks_node(self._session.outcome_of(uid))
+            return _lacks_node(self._session.results.outcome_of(uid))
         return uid not in self._written or self._written[uid].lacks_node
 
 

@@ -143,11 +143,11 @@ def _wants_nothing(job: Job) -> bool:
 def report_stranded(session: Session) -> None:
     """Event and condition of each touched job with members on nodes that are not ready or deleted."""
     row, jobs = NODE_NOT_READY, session.jobs
-    for key in sorted(session.touched_jobs):
+    for key in sorted(session.results.touched_jobs):
         job = jobs.get(key)
         found = stranded_of(job.tasks.values()) if job is not None else []
         if job is not None and found:
             text = "; ".join(found)
             message = row.render(detail=text[:1].upper() + text[1:])
-            session.notice(job, row, message)
-            session.set_condition(job, row.code, row.code, message)
+            session.results.notice(job, row, message)
+            session.results.set_condition(job, row.code, row.code, message)

@@ -73,16 +73,16 @@ class QueueStatuses:
                     UpdateQueueStatus(name, {key: format_amount(key, value) for key, value in amounts.items()})
                 )
         self._annotations.pop_expired(session.now)
-        for name in sorted(session.queue_annotations):
+        for name in sorted(session.results.queue_annotations):
             queue = session.queues.get(name)
             if queue is None:
                 continue
             changes = {
                 key: value
-                for key, value in session.queue_annotations[name].items()
+                for key, value in session.results.queue_annotations[name].items()
                 if queue.annotations.get(key) != value
             }
-            if changes and self._annotations.may_write(name, session.queue_annotations[name], session.now):
+            if changes and self._annotations.may_write(name, session.results.queue_annotations[name], session.now):
                 intents.append(AnnotateQueue(name, changes))
 
     def _to_check(self, session: Session) -> set[str]:
@@ -143,13 +143,13 @@ class QueueWarnings:
             self.reasons.pop(name, None)
             if queue is not None:
                 for row, message in self._warnings(queue, session.state.shares):
-                    session.notice(queue, row, message)
+                    session.results.notice(queue, row, message)
                     warnings.append(message)
                     self.reasons[name] = (*self.reasons.get(name, ()), row.code)
             elif name in session.state.deleted_queues:
                 warnings.append("queue deleted while pods run, which stay charged to it")
             ref = ObjectRef("Queue", "", name)
-            session.report.add_warnings(ref, self._reported.update(name, warnings))
+            session.results.report.add_warnings(ref, self._reported.update(name, warnings))
 
     def _affected(self, session: Session, names: AbstractSet[str]) -> set[str]:
         """Notes the parents of changed queues.

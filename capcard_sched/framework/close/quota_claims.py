@@ -71,14 +71,14 @@ class QuotaClaims:
         at 1,000 nodes and 2,000 gangs, one new pod: 2.1 ms, with a pass over all queues 108 ms.)
         """
         changed = session.changed
-        if not (session.touched_jobs or changed.queues or changed.everything or session.report.decided):
+        if not (session.results.touched_jobs or changed.queues or changed.everything or session.results.report.decided):
             return frozenset()
         group_of = _groups(session.queues)
         stale, inputs = set(group_of.values()) | self._members.keys(), (group_of, session.nodes.generation)
         if inputs == self._inputs and not _concerns_all(changed):
             jobs = session.state.jobs
-            queues = changed.queues | {jobs[key].queue for key in session.touched_jobs if key in jobs}
-            left = {self._group_of.get(key, "") for key in session.touched_jobs}
+            queues = changed.queues | {jobs[key].queue for key in session.results.touched_jobs if key in jobs}
+            left = {self._group_of.get(key, "") for key in session.results.touched_jobs}
             stale &= left | {group_of.get(name, "") for name in queues}
             if not stale:
                 return frozenset()
@@ -145,36 +145,40 @@ class _ClaimPass:
         self._full: set[tuple[str, PodSignature]] = set()
         self._found: dict[str, dict[str, str]] = {}
         #: Keys of the jobs for which a plugin failed in this session.
-        self._failed = {error.object.partition(" ")[2] for error in session.report.errors}
+        self._failed = {error.object.partition(" ")[2] for error in session.results.report.errors}
 
     def run(self) -> dict[str, dict[str, str]]:
         """The reasons of pending pods by job and uid."""
         session = self._session
         queues: KeyHeap[Queue] = KeyHeap(session.queue_key)
         jobs: dict[str, KeyHeap[Job]] = {}
-        with session.assume_growth():
+        with session.assumptions.assume_growth():
             try:
                 for job in session.with_pending_tasks():
                     if job.queue in self._queues and job.key in session.jobs and self._is_attempted(job):
                         waiting = jobs.setdefault(job.queue, KeyHeap(session.job_key))
-                        session.guarded(job, waiting.push)
+                        session.results.guarded(job, waiting.push)
                 for name in jobs:
-                    session.guarded(session.queues[name], queues.push)
+                    session.results.guarded(session.queues[name], queues.push)
                 tasks: dict[str, Sequence[Task]] = {}
                 while queues:
                     queue = queues.pop()
                     if waiting := jobs[queue.name]:
                         job = waiting.pop()
                         alone = not waiting and not queues
-                        rest = session.guarded(job, partial(self._visit, queue, tasks.get(job.key), alone=alone))
+                        rest = session.results.guarded(
+                            job, partial(self._visit, queue, tasks.get(job.key), alone=alone)
+                        )
                         if rest:
                             tasks[job.key] = rest
-                            session.guarded(job, waiting.push)
-                        session.guarded(queue, queues.push)
+                            session.results.guarded(job, waiting.push)
+                        session.results.guarded(queue, queues.push)
             finally:
                 self._release(0)
         for job in self._moved.values():
-            session.guarded(job, session.admission_version)  # sums follow at the next read: not later, for other phases
+            session.results.guarded(
+                job, session.admission_version
+            )  # sums follow at the next read: not later, for other phases
         return self._found
 
     def _is_attempted(self, job: Job) -> bool:
@@ -183,19 +187,19 @@ class _ClaimPass:
         A job keeps its claims while the session deadline defers it.
         """
         session = self._session
-        if job.key in session.blocked_by_head or job.key in self._failed:
+        if job.key in session.results.blocked_by_head or job.key in self._failed:
             return False
-        outcomes = [] if job.key in self._known else [session.outcome_of(uid) for uid in job.pending]
+        outcomes = [] if job.key in self._known else [session.results.outcome_of(uid) for uid in job.pending]
         if any(one is not None and one.refusal is not None and one.refusal.in_order for one in outcomes):
             return False
         if not session.is_pending_phase(job):
-            return session.guarded(job, lambda job: session.job_valid(job) is None) or False
+            return session.results.guarded(job, lambda job: session.job_valid(job) is None) or False
         refusal = self._refusal_at_admission(job)
         return refusal is not None and not refusal.in_order and refusal.plugin in self._voters
 
     def _refusal_at_admission(self, job: Job) -> Refusal | None:
         session, key = self._session, (reference(job), _ENQUEUE)
-        refusal = session.refusals.get(key)
+        refusal = session.results.refusals.get(key)
         if refusal is None and (record := session.failed_attempts.get(job.key)) is not None:
             refusal = record.refusals.get(key)
         return refusal
@@ -241,7 +245,7 @@ class _ClaimPass:
 
     def _barred(self, job: Job) -> AbstractSet[str]:
         """The uids of the pods that a plugin refused whose quota follows from more than the state."""
-        found = ((uid, self._session.outcome_of(uid)) for uid in job.pending)
+        found = ((uid, self._session.results.outcome_of(uid)) for uid in job.pending)
         return {
             uid
             for uid, outcome in found

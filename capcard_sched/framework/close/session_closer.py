@@ -87,9 +87,9 @@ class SessionCloser:
             for writes in (self._events, self._failures, self._pod_conditions, self._never_starting):
                 writes.clear()
         again = self._status_writes.pop_expired(session.now)
-        session.touch(*again, *self._annotation_writes.pop_expired(session.now))
+        session.results.touch(*again, *self._annotation_writes.pop_expired(session.now))
         overdue = [*self._incomplete_gangs.pop_expired(session.now), *self._pod_conditions.pop_expired(session.now)]
-        session.touch(*overdue)
+        session.results.touch(*overdue)
         for key in overdue:
             self._failures.pop(key, None)
         self._refuse_orphans(session)
@@ -98,23 +98,13 @@ class SessionCloser:
         claimed = self._pod_conditions.update_claims(session)
         self._undo_pipelines(session)
         self._explain_enqueue_refusals(session)
-        for plugin in session.dispatch.plugins:
-            close = getattr(plugin, "close", None)
-            if close is not None:
-                began = 0.0 if self._timer is None else self._timer()
-                try:
-                    close(session)
-                except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                    session.record_failure(plugin.name, "close", error)
-                if self._timer is not None:
-                    took = self._timer() - began
-                    session.report.add_timing(Timing("plugin", plugin.name, "OnSessionClose", took))
+        self._close_plugins(session)
         skipped = self._never_starting.report(session)
         report_stranded(session)
-        intents: list[Intent] = [*session.binds, *session.evictions]
-        jobs = [session.state.jobs[key] for key in sorted(session.touched_jobs) if key in session.state.jobs]
-        admitted = frozenset(session.report.enqueued)
-        unwritten = {*admitted, *session.report.requeued, *again}
+        intents: list[Intent] = [*session.results.binds, *session.results.evictions]
+        jobs = [session.state.jobs[key] for key in sorted(session.results.touched_jobs) if key in session.state.jobs]
+        admitted = frozenset(session.results.report.enqueued)
+        unwritten = {*admitted, *session.results.report.requeued, *again}
         self._events.begin_close(session)
         for job in jobs:
             if job.uid:
@@ -125,13 +115,27 @@ class SessionCloser:
         for job in skipped:
             self._add_never_starting(session, job, intents)
         self._queue_statuses.close(session, intents)
-        intents += [AnnotateNode(name, dict(notes)) for name, notes in sorted(session.node_annotations.items())]
+        intents += [AnnotateNode(name, dict(notes)) for name, notes in sorted(session.results.node_annotations.items())]
         self._events.emit_refusals(session, intents)
-        for notice in sorted(session.notices):
+        for notice in sorted(session.results.notices):
             self._events.emit(session, intents, notice.object, notice.reason.type, notice.reason.code, notice.message,
                        notice.component, slot=notice.reason.code)  # fmt: skip
         self._keep_failures(session)
         return intents
+
+    def _close_plugins(self, session: Session) -> None:
+        for plugin in session.dispatch.plugins:
+            close = getattr(plugin, "close", None)
+            if close is None:
+                continue
+            began = 0.0 if self._timer is None else self._timer()
+            try:
+                close(session)
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+                session.results.record_failure(plugin.name, "close", error)
+            if self._timer is not None:
+                took = self._timer() - began
+                session.results.report.add_timing(Timing("plugin", plugin.name, "OnSessionClose", took))
 
     # --- before the plugins close -----------------------------------------------------------------------------------
 
@@ -144,48 +148,52 @@ class SessionCloser:
             text = row.render(queue=job.queue)
             if names_namespace_queue(job.queue):
                 text = f"{text}: {NAMESPACE_QUEUES}"
-            session.refuse(job, Refusal("session", "", row.code, text, queue=job.queue, event=True, pods_too=True))
+            session.results.refuse(
+                job, Refusal("session", "", row.code, text, queue=job.queue, event=True, pods_too=True)
+            )
         row = reasons.UNSUPPORTED_FEATURE
         for key, text in sorted(session.state.held.items()):
             job = session.state.jobs[key]
             if job.pending and key not in session.state.orphans:
-                session.refuse(job, Refusal("session", "", row.code, text, queue=job.queue, event=True, pods_too=True))
+                session.results.refuse(
+                    job, Refusal("session", "", row.code, text, queue=job.queue, event=True, pods_too=True)
+                )
 
     def _refuse_without_group(self, session: Session) -> Container[str]:
         """Refuses the pods of overdue missing PodGroups. Returns the keys of their jobs."""
         refusals = self._missing_groups.update(session.state.groups_missing, session.now)
         for key, refusal in refusals.items():
-            session.refuse(session.state.jobs[key], refusal)
+            session.results.refuse(session.state.jobs[key], refusal)
         return refusals
 
     @staticmethod
     def _undo_pipelines(session: Session) -> None:
-        for placement in session.pop_pipelines():
+        for placement in session.results.pop_pipelines():
             try:
                 session.dispatch.notify("on_deallocate", placement)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                session.record_hook_error(placement.job, error)
+                session.results.record_hook_error(placement.job, error)
             for task, node in zip(placement.tasks, placement.nodes, strict=True):
                 allocated = task.status is TaskStatus.ALLOCATED
                 nominated = task.uid in session.carry_over.nominations
                 outcome = TaskOutcome("schedulable" if allocated else "pipelined", "", node.name, nominated=nominated)
-                session.set_outcome(task, outcome)
+                session.results.set_outcome(task, outcome)
             session.state.unplace(placement.job, placement.tasks)
-            session.end_skipping(placement.job)
+            session.results.end_skipping(placement.job)
 
     @staticmethod
     def _explain_enqueue_refusals(session: Session) -> None:
         """Gives the refusal of a job at enqueue to its pods."""
-        for (ref, hook), refusal in session.refusals.items():
+        for (ref, hook), refusal in session.results.refusals.items():
             if ref.kind != "PodGroup" or hook not in ("job_enqueueable", "session"):
                 continue
             job = session.state.jobs.get(f"{ref.namespace}/{ref.name}")
             if job is None:
                 continue
-            session.explain_pending(job, refusal)
+            session.results.explain_pending(job, refusal)
             # No plugin handles a job in an unknown queue: its condition is set here, unless its pods run.
             if not job.tasks or (hook == "session" and not job.allocated_tasks):
-                session.set_condition(job, "Unschedulable", refusal.reason, refusal.message)
+                session.results.set_condition(job, "Unschedulable", refusal.reason, refusal.message)
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
@@ -194,7 +202,7 @@ class SessionCloser:
         if not unwritten and self._repeats_failure(session, job):
             self._add_never_starting(session, job, intents)
             return
-        wanted = session.conditions.get(job.key, [])
+        wanted = session.results.conditions.get(job.key, [])
         unschedulable = any(condition.type == "Unschedulable" for condition in wanted)
         before, phase = job.phase, enter_phase(session, job, unschedulable=unschedulable)
         if session.carry_over.is_silent and job.topology is None and not session.carry_over.expired_nominations:
@@ -214,7 +222,7 @@ class SessionCloser:
                     UpdatePodGroup(job.namespace, job.name, job.uid, phase.value, *status_counts, conditions, admitted)
                 )
         if job.topology is not None:
-            notes = annotation_changes(session.tree, job)
+            notes = annotation_changes(session.snapshot.tree, job)
             if notes and self._annotation_writes.may_write(job.key, (job.uid, notes), session.now):
                 job.annotations = merged(job.annotations, notes)
                 intents.append(AnnotatePodGroup(job.namespace, job.name, job.uid, notes))
@@ -236,7 +244,7 @@ class SessionCloser:
     def _add_never_starting(self, session: Session, job: Job, intents: list[Intent]) -> None:
         """The condition CanNeverStart of a job whose other texts stay as they are."""
         code = reasons.CAN_NEVER_START.code
-        wanted = [row for row in session.conditions.get(job.key, ()) if row.type == code]
+        wanted = [row for row in session.results.conditions.get(job.key, ()) if row.type == code]
         if not (wanted or any(condition.type == code for condition in job.conditions)):
             return
         slots, stamp = {condition.type: condition for condition in job.conditions}, format_timestamp(session.now)
@@ -310,22 +318,24 @@ class SessionCloser:
 
     def _keep_failures(self, session: Session) -> None:
         """Hands the failures of the session over to the next ones, which skip their jobs."""
-        if session.report.evicted or session.report.errors:
+        if session.results.report.evicted or session.results.report.errors:
             return
         changed = session.state.changes.jobs
         by_object: dict[ObjectRef, list[str]] = {}
-        for ref, hook in session.refusals:
+        for ref, hook in session.results.refusals:
             by_object.setdefault(ref, []).append(hook)
 
         def results_of(job: Job, refresh_at: float) -> tuple[float, dict[str, TaskOutcome], dict[Any, Refusal]]:
             """The time of the next refresh, Unix seconds, and the outcomes and refusals of the job and its pods."""
-            outcomes = {uid: outcome for uid in job.pending if (outcome := session.outcomes.get(uid)) is not None}
+            outcomes = {
+                uid: outcome for uid in job.pending if (outcome := session.results.outcomes.get(uid)) is not None
+            }
             refs = [reference(job), *(reference(task) for task in job.pending.values())]
             keys = [(ref, hook) for ref in refs for hook in by_object.get(ref, ())]
             return (
                 min([refresh_at, *self._events.refreshes(keys)]),
                 outcomes,
-                {key: session.refusals[key] for key in keys},
+                {key: session.results.refusals[key] for key in keys},
             )
 
         for key, failure in session.failures.items():
@@ -360,11 +370,11 @@ def _failure_of(session: Session, job: Job) -> FailureKinds | None:
 
     Which of its tasks would fit beside them, and all figures, are left out: they change with every other placement.
     """
-    if job.phase is _PENDING or job.topology is not None or job.key in session.pipelined_jobs:
+    if job.phase is _PENDING or job.topology is not None or job.key in session.results.pipelined_jobs:
         return None
     kinds: set[tuple[str, str, str, str]] = set()
     for uid in job.pending:
-        outcome = session.outcomes.get(uid)
+        outcome = session.results.outcomes.get(uid)
         if uid in session.carry_over.expired_nominations:
             return None
         if outcome is not None and outcome.kind in ("refused", "unfit"):

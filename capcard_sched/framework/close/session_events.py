@@ -41,7 +41,7 @@ class SessionEvents:
     def begin_close(self, session: Session) -> None:
         """Reads the refusals of a session, before the events of its pods."""
         self._texts = {}
-        for (ref, _), refusal in session.refusals.items():
+        for (ref, _), refusal in session.results.refusals.items():
             if refusal.event and (ref.kind != "PodGroup" or _is_for_pods(_job_of(session, ref), refusal)):
                 self._texts.setdefault(ref, set()).add(refusal.message)
 
@@ -80,10 +80,10 @@ class SessionEvents:
 
     def emit_refusals(self, session: Session, intents: list[Intent]) -> None:
         """The events of refusals that are new, or due again."""
-        events = ((key, refusal) for key, refusal in session.refusals.items() if refusal.event)
+        events = ((key, refusal) for key, refusal in session.results.refusals.items() if refusal.event)
         due = sorted(key for key, refusal in events if self._is_due(session, key, refusal))
         for ref, hook in due:
-            refusal = session.refusals[ref, hook]
+            refusal = session.results.refusals[ref, hook]
             emitted = [session.now]
             targets = [(ref, refusal.component)]
             if ref.kind == "PodGroup":

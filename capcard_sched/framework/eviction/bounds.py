@@ -138,7 +138,7 @@ class UnitTable:
 
     def _note_evictions(self) -> None:
         """Excludes jobs without remaining pods."""
-        evictions, tasks = self._session.evictions, self._session.tasks_by_uid
+        evictions, tasks = self._session.results.evictions, self._session.snapshot.tasks_by_uid
         for intent in evictions[self._seen :]:
             job = tasks[intent.uid].job
             number = self._jobs.get(job) if job is not None else None

@@ -47,7 +47,7 @@ class EvictionEvents:
         by_pod: dict[str, list[Task]] = {}
         of_job: dict[str, list[Task]] = {}
         takers: dict[str, str] = {}
-        for victim, intent in zip(victims, session.evictions[begun:], strict=True):
+        for victim, intent in zip(victims, session.results.evictions[begun:], strict=True):
             by_pod.setdefault(intent.by, []).append(victim)
             assert victim.job is not None
             of_job.setdefault(victim.job.key, []).append(victim)
@@ -58,12 +58,12 @@ class EvictionEvents:
             members = of_job[key]
             first = members[0].job
             assert first is not None
-            session.touch(key)
+            session.results.touch(key)
             if not first.implicit:
                 message = reasons.GROUP_EVICTED.render(
                     action=self._scope.action, pods=len(members), by=takers[key], queue=queue.name
                 )
-                session.notice(first, reasons.GROUP_EVICTED, message)
+                session.results.notice(first, reasons.GROUP_EVICTED, message)
         row = self._scope.success
         served = {
             task: node.name
@@ -72,10 +72,10 @@ class EvictionEvents:
             if task.key in by_pod
         }
         for task, node in served.items():
-            session.notice(task, row, self._beneficiary_text(row, {task: node}, by_pod[task.key]))
+            session.results.notice(task, row, self._beneficiary_text(row, {task: node}, by_pod[task.key]))
         job = next((task.job for task in served), None)
         if job is not None and not job.implicit:
-            session.notice(job, row, self._beneficiary_text(row, served, victims))
+            session.results.notice(job, row, self._beneficiary_text(row, served, victims))
 
     def _beneficiary_text(self, row: reasons.Reason, served: Mapping[Task, str], victims: Sequence[Task]) -> str:
         """The text of an event about the pods of a job (to their nodes) that the evictions serve."""
@@ -96,7 +96,7 @@ class EvictionEvents:
             action, task.name, len(session.nodes), tuple(sorted(kept.items(), key=lambda entry: (-entry[1], entry[0]))),
             not_enough,
         )  # fmt: skip
-        session.report_preemption(job, considered)
+        session.results.report_preemption(job, considered)
         failure = self._scope.failure
         if failure is not None:
             causes = f": {considered.text}" if considered.text else ""
@@ -110,10 +110,10 @@ class EvictionEvents:
         uid, before, refresh_at = carry_over.reclaim_refusals.get(job.key, ("", refusal, 0.0))
         changed = session.changed.everything or job.key in session.changed.jobs
         if uid in job.pending and session.now < refresh_at and not changed:
-            session.refuse(job.pending[uid], before)
+            session.results.refuse(job.pending[uid], before)
             return
         carry_over.keep_reclaim_refusal(job.key, task.uid, refusal, session.now + REFRESH_SECONDS)
-        session.refuse(task, before if uid == task.uid and before == refusal else refusal)
+        session.results.refuse(task, before if uid == task.uid and before == refusal else refusal)
 
 
 def _shortfall_text(session: Session, *parts: tuple[Task, Vector]) -> str:

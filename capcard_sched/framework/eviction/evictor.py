@@ -19,6 +19,7 @@ from capcard_sched.framework.session.statement import Statement
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from capcard_sched.framework.api.node_view import PodSignature
     from capcard_sched.framework.eviction.node_plans import PreemptionPlan
     from capcard_sched.framework.eviction.scope import WithinQueue
     from capcard_sched.framework.eviction.search import VictimSearch
@@ -64,11 +65,11 @@ class Evictor:
         try:
             if not tasks or not may(job):
                 return ()
-            with self._session.plan_nominations():
+            with self._session.assumptions.plan_nominations():
                 done = self.evict_for(queue, job, tasks)
             return tasks[done:] if done else ()
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            self._session.record_hook_error(job, error)
+            self._session.results.record_hook_error(job, error)
             return ()
 
     def evict_for(self, queue: Queue, job: Job, tasks: Sequence[Task]) -> int:
@@ -112,15 +113,13 @@ class Evictor:
             if not placed or not session.job_pipelined(job):
                 self._undo(statement)
                 state.remember(job, failed, needed, placed, searched=unplaced is not None)
-                if unplaced is not None:
-                    self._explain(queue, job, unplaced)
+                self._explain(queue, job, unplaced)
                 return 0 if whole else done
             if not statement.evicted and not self._leans_on_evictions(statement):
                 self._undo(statement)  # idle capacity is left to allocate
                 return done
             self._commit(statement, queue, job)
-            if unplaced is not None:
-                self._explain(queue, job, unplaced)
+            self._explain(queue, job, unplaced)
         except Exception:
             self._undo(statement)
             raise
@@ -135,7 +134,7 @@ class Evictor:
         only = Evictor(session, self._scope, reservation_seconds=self._seconds, rows=rows)
         statement, placed, found = Statement(session), 0, None
         try:
-            with session.plan_nominations():
+            with session.assumptions.plan_nominations():
                 for task in session.pending_tasks(job):
                     if not task.may_preempt:
                         break
@@ -154,7 +153,7 @@ class Evictor:
     def _leans_on_evictions(self, statement: Statement) -> bool:
         """Whether some pod of the statement depends on capacity that this session's evictions free."""
         session = self._session
-        if not session.evictions:
+        if not session.results.evictions:
             return False
         table = session.nodes
         rows = [node.row for placement in statement.pipelined for node in placement.nodes]
@@ -171,23 +170,16 @@ class Evictor:
 
         `key`: of the pod, as of `SearchState.key`.
         """
-        session, signature = self._session, key[0]
-        dispatch = session.dispatch
-        refusal = self._scope.refusal(session, queue, task)
-        if refusal is not None:
-            if self._rows is None:
-                session.refuse(task, refusal)
+        session = self._session
+        if self._is_refused(queue, task, key[0]):
             return Attempt.REFUSED
-        if dispatch.refusal("pre_predicate", signature) is not None:
-            return Attempt.REFUSED
-        quota = dispatch.refusal("allocatable", queue, task)
-        over_quota = quota is not None
-        if over_quota:
+        quota = session.dispatch.refusal("allocatable", queue, task)
+        if quota is not None:
             self._state.note_over_quota(key)
-        if quota is not None and not self._scope.frees_own_quota and quota.queue in ("", queue.name):
-            return Attempt.REFUSED
-        search = self._state.search(key, queue, task, over_quota=over_quota)
-        if not over_quota:
+            if not self._scope.frees_own_quota and quota.queue in ("", queue.name):
+                return Attempt.REFUSED
+        search = self._state.search(key, queue, task, over_quota=quota is not None)
+        if quota is None:
             row = search.free_row()
             if row >= 0:
                 statement.pipeline(job, [task], [session.nodes.nodes[row]])
@@ -206,6 +198,14 @@ class Evictor:
                 if tried is not None:
                     search.add(tried)
         return Attempt.NO_PLAN
+
+    def _is_refused(self, queue: Queue, task: Task, signature: PodSignature) -> bool:
+        """Whether the scope or a check of the pod itself refuses it."""
+        session = self._session
+        refusal = self._scope.refusal(session, queue, task)
+        if refusal is not None and self._rows is None:
+            session.results.refuse(task, refusal)
+        return refusal is not None or session.dispatch.refusal("pre_predicate", signature) is not None
 
     def _carry_out(self, statement: Statement, queue: Queue, job: Job, task: Task, plan: PreemptionPlan) -> str:
         """Evicts the victims and pipelines the pod. The obstacle, with nothing left behind, else ""."""
@@ -264,17 +264,21 @@ class Evictor:
     def _commit(self, statement: Statement, queue: Queue, job: Job) -> None:
         session = self._session
         victims, promises = statement.evicted, statement.pipelined
-        begun = len(session.evictions)
+        begun = len(session.results.evictions)
         statement.commit()
         self._state.commit()
         nominations.nominate(session, promises, victims, self._scope.action, self._seconds)
-        session.drop_preemption_report(job, self._scope.action)
+        session.results.drop_preemption_report(job, self._scope.action)
         self._events.committed(queue, promises, victims, begun)
 
-    def _explain(self, queue: Queue, job: Job, task: Task) -> None:
-        """Reports an unplaced pod once per action, over all nodes instead of those of one HyperNode."""
+    def _explain(self, queue: Queue, job: Job, task: Task | None) -> None:
+        """Reports the unplaced pod, if any, once per action: over all nodes, instead of those of one HyperNode."""
         session = self._session
-        if session.engine.confined or self._scope.action in session.preemption_reports.get(job.key, {}):
+        if (
+            task is None
+            or session.engine.confined
+            or self._scope.action in session.results.preemption_reports.get(job.key, {})
+        ):
             return
         found = self._state.report(self._state.key(queue, job, task), task)
         if found is not None:  # else a quota or a check of the pod itself refused, and that is recorded

@@ -53,7 +53,7 @@ class GroupEvictor(Evictor):
 
     def _must_share(self, topology: NetworkTopology | None) -> bool:
         """Whether pods with a topology share a HyperNode of a known tier."""
-        tree = self._session.tree.of(topology)
+        tree = self._session.snapshot.tree.of(topology)
         return topology is not None and topology.hard and topology.allowed(tree) is not None
 
     def _domains(
@@ -67,7 +67,7 @@ class GroupEvictor(Evictor):
             yield None
             return
         assert topology is not None
-        session, tree = self._session, self._session.tree.of(topology)
+        session, tree = self._session, self._session.snapshot.tree.of(topology)
         highest = topology.allowed(tree)
         assert highest is not None
         allowed = tree.tiers <= highest
@@ -101,8 +101,7 @@ class GroupEvictor(Evictor):
                 self._place_extras(statement, queue, job, units.groups)
             if not placed or not session.job_pipelined(job):
                 self._undo(statement)
-                if unplaced is not None:
-                    self._explain(queue, job, unplaced)
+                self._explain(queue, job, unplaced)
                 return 0
             if not statement.evicted and not self._leans_on_evictions(statement):
                 self._undo(statement)  # idle capacity is left to allocate

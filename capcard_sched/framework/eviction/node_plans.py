@@ -120,7 +120,7 @@ class NodePlans:
     def units(self, row: int, task: Task, shortfall: Vector | None) -> list[VictimUnit]:
         """The units that may be evicted from a row, first victim first; with a `shortfall`, those that reduce it."""
         session, index = self._session, self._index
-        session.report.count_examined_node()
+        session.results.report.count_examined_node()
         kept = dict(index.kept.get(row, ()))
         for victim in index.critical.get(row, ()):
             cause = self._scope.outside(session, task, victim) or SYSTEM_CRITICAL
@@ -185,7 +185,7 @@ class NodePlans:
         Read only once the session evicts: the record of a failed search without evictions needs every judgement.
         """
         session, scope = self._session, self._scope
-        evictions = len(session.evictions)
+        evictions = len(session.results.evictions)
         if not evictions or scope.singly or task.job is None:
             return False
         if self._protected[0] != evictions:

@@ -71,20 +71,20 @@ def renew_nominations(session: Session) -> None:
         return
     jobs: dict[str, tuple[Job, list[Task]]] = {}
     for nomination in list(carry_over.nominations.values()):
-        task = session.tasks_by_uid.get(nomination.uid)
+        task = session.snapshot.tasks_by_uid.get(nomination.uid)
         if task is None or task.job is None or task.uid not in task.job.pending or task.job.key not in session.jobs:
             carry_over.end_nomination(nomination.uid)
         elif session.now >= nomination.expires:
             carry_over.expire(nomination.uid)
             row = reasons.RECLAIM_EXPIRED if nomination.action == "reclaim" else reasons.PREEMPT_EXPIRED
             seconds = f"{session.now - nomination.since:g}"
-            session.notice(task, row, row.render(node=nomination.node, seconds=seconds))
-            session.touch(task.job.key)
+            session.results.notice(task, row, row.render(node=nomination.node, seconds=seconds))
+            session.results.touch(task.job.key)
         else:
             _note_refusals(session, nomination)
             jobs.setdefault(task.job.key, (task.job, []))[1].append(task)
     for job, tasks in jobs.values():
-        session.guarded(job, partial(_renew, session, tasks))
+        session.results.guarded(job, partial(_renew, session, tasks))
 
 
 def _recover(session: Session) -> None:
@@ -110,7 +110,7 @@ def _note_refusals(session: Session, nomination: Nomination) -> None:
     if nomination.term != session.state.terms:
         return
     for uid in nomination.victims:
-        victim = session.tasks_by_uid.get(uid)
+        victim = session.snapshot.tasks_by_uid.get(uid)
         if victim is not None and victim.status in (TaskStatus.RUNNING, TaskStatus.BOUND) and not victim.deleting:
             session.carry_over.refuse_eviction(uid, session.now + _REFUSED_SECONDS)
 
@@ -120,7 +120,7 @@ def _renew(session: Session, tasks: list[Task], job: Job) -> None:
     if session.is_pending_phase(job) or session.job_valid(job) is not None:
         return
     statement = Statement(session)
-    session.touch(job.key)
+    session.results.touch(job.key)
     try:
         for task in sorted(tasks, key=session.task_key):
             if not _renew_one(session, statement, job, task):
@@ -159,7 +159,7 @@ def _renew_one(session: Session, statement: Statement, job: Job, task: Task) -> 
     if not over_quota and session.engine.fits(session.engine.signature(queue, task), node.row, future=False):
         statement.allocate(job, [task], [node])
         return True
-    with session.plan_nominations():
+    with session.assumptions.plan_nominations():
         if over_quota and session.dispatch.refusal("allocatable", queue, task) is not None:
             return False
         feasible = session.engine.feasible(session.engine.signature(queue, task))

@@ -97,7 +97,7 @@ class SearchState:
     def remember(self, job: Job, failed: Collection[SearchKey], needed: int, placed: int, *, searched: bool) -> None:
         """Records an undone attempt for the next sessions, unless it read more than the records compare."""
         session, hook = self._session, self._scope.hook
-        if self._scope.singly or session.evictions or session.engine.confined or (placed and not failed):
+        if self._scope.singly or session.results.evictions or session.engine.confined or (placed and not failed):
             return
         signatures = session.pending_signatures(job)
         if not all(map(session.engine.reads_amounts_only, signatures)):

@@ -61,7 +61,7 @@ def diagnose_job(
         placed=facts.placed(),
         capacity=facts.capacity,
         stranded=facts.stranded,
-        victims=tuple(found for _, found in sorted(session.preemption_reports.get(job.key, {}).items())),
+        victims=tuple(found for _, found in sorted(session.results.preemption_reports.get(job.key, {}).items())),
         evicted=tuple(session.carry_over.evicted.get(job.key, ())),
     )
 
@@ -73,18 +73,21 @@ def created_at(job: Job) -> float:
 
 def phase_of(job: Job, session: Session) -> str:
     """The phase of the PodGroup: a job that a silent session admitted, which writes nothing, is Pending."""
-    is_pending = session.carry_over.is_silent and job.key in session.report.enqueued
+    is_pending = session.carry_over.is_silent and job.key in session.results.report.enqueued
     return PodGroupPhase.PENDING.value if is_pending else job.phase.value
 
 
 def scheduled_pods(job: Job, session: Session) -> int:
     """Pods on nodes, and those that succeeded; without the bindings of the session, which writes nothing."""
-    return job.ready_tasks - len({bind.uid for bind in session.binds} & job.tasks.keys())
+    return job.ready_tasks - len({bind.uid for bind in session.results.binds} & job.tasks.keys())
 
 
 def waiting_since(job: Job, session: Session) -> float:
     """Unix seconds: the creation of a job, or of the oldest pending pod of one that has its minimum."""
-    pending = [*job.pending.values(), *(job.tasks[uid] for uid in {b.uid for b in session.binds} & job.tasks.keys())]
+    pending = [
+        *job.pending.values(),
+        *(job.tasks[uid] for uid in {b.uid for b in session.results.binds} & job.tasks.keys()),
+    ]
     if pending and scheduled_pods(job, session) >= job.min_available:
         return min(task.created for task in pending)
     return created_at(job)

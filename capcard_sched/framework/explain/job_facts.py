@@ -67,11 +67,11 @@ class JobFacts:
         self.tasks = [task for task in job.tasks.values() if not pod or task.name == pod]
         #: The pod that the diagnosis is about; None for all.
         self.pod = next((task for task in self.tasks if pod), None)
-        binds = {bind.uid for bind in session.binds}
+        binds = {bind.uid for bind in session.results.binds}
         #: Bound by the last session, not yet on the cluster.
         self.coming = [task for task in self.tasks if task.uid in binds]
         #: Admitted by the last session, not yet on the cluster.
-        self.admitted_now = job.key in session.report.enqueued
+        self.admitted_now = job.key in session.results.report.enqueued
         self.waiting = [task for task in session.pending_tasks(job) if not pod or task.name == pod]
         #: Of each template of pending pods.
         self.cards_by_class = {task.cls: self._cards_of(task.cls) for task in self.waiting}
@@ -80,7 +80,7 @@ class JobFacts:
         self.cards_of_pods = {task.name: self.cards_by_class[task.cls].alternatives for task in self.waiting}
         #: Cards that `card.request` declares, and those that the pods request; in thousandths.
         self.declared, self.counted = self._declared(), self._counted()
-        self.refusals = session.refusals_of(job)
+        self.refusals = session.results.refusals_of(job)
         self._refusal_of: dict[str, Refusal] = {}
         self.limits = limits.limits(job.queue, self._requested()) if job.queue in state.queues else ()
         self.pending = self._pending()
@@ -95,7 +95,7 @@ class JobFacts:
             ahead=ahead if is_waiting else (),
         )
         #: Why no node offers a resource of a pending pod: only a DeviceClass does; "" for none.
-        self.claimed_resource = next(filter(None, map(session.claimed_resource, self.cards_by_class)), "")
+        self.claimed_resource = next(filter(None, map(session.snapshot.claimed_resource, self.cards_by_class)), "")
         self.queues = sorted(state.queues)
         self.card_labels = state.card_labels
         #: Queue to `spec.capability`.
@@ -161,7 +161,7 @@ class JobFacts:
         """Pending tasks, grouped by template and outcome, in task order."""
         groups: dict[tuple[TaskClass, TaskOutcome | None], list[Task]] = {}
         for task in self.waiting:
-            outcome = self._session.outcome_of(task.uid)
+            outcome = self._session.results.outcome_of(task.uid)
             if outcome is not None and outcome.node:
                 outcome = type(outcome)(outcome.kind, outcome.message, "", outcome.refusal, outcome.nominated)
             groups.setdefault((task.cls, outcome), []).append(task)
@@ -172,7 +172,7 @@ class JobFacts:
         if outcome is None:
             return PendingPods(names=names, outcome="untried", message="not tried in the last session")
         session = self._session
-        fitting = {found.node for task in tasks if (found := session.outcome_of(task.uid)) is not None}
+        fitting = {found.node for task in tasks if (found := session.results.outcome_of(task.uid)) is not None}
         rejection = self._attempt.rejections.get(tasks[0].uid)
         if rejection is None and outcome.kind == "unfit" and self.job.queue in session.queues:
             rejection = rejection_of(session, session.engine, tasks[0])

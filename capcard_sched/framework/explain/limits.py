@@ -42,7 +42,7 @@ def share_totals(snapshot: CoreSnapshot) -> dict[str, float]:
     session, columns = snapshot.session, snapshot.state.columns
     if session is None:
         return {}
-    total = columns.fit(session.total)
+    total = columns.fit(session.snapshot.total)
     return {name: total.item(columns.column(name)) / 1000 for name in sorted(snapshot.state.shares)}
 
 

@@ -80,7 +80,7 @@ class ObservedAttempt:
         by_signature: dict[object, PodRejection] = {}
         waiting = session.pending_tasks(job)
         for task in waiting:
-            outcome = session.outcome_of(task.uid)
+            outcome = session.results.outcome_of(task.uid)
             if outcome is None or outcome.kind == "unfit":
                 signature = engine.signature(session.queues[job.queue], task)
                 if signature not in by_signature:

@@ -31,7 +31,7 @@ class CardGroups:
 
     def __init__(self, session: Session) -> None:
         """O(nodes)."""
-        shared = session.shared_devices
+        shared = session.snapshot.shared_devices
         numbers: dict[tuple[tuple[tuple[str, str], ...], int], int] = {}
         #: By number.
         self.groups: list[CardGroup] = []
@@ -56,7 +56,7 @@ class CardGroups:
 
     def values(self, session: Session, entries: Sequence[MixEntry] = ()) -> NodeValues | None:
         """The values of nodes for the pods of the cluster, or for `entries`; None without any. O(pods)."""
-        shared, resources = session.shared_devices, self.resources
+        shared, resources = session.snapshot.shared_devices, self.resources
         gang = largest_gang(session.jobs.values(), resources, shared)
         kinds = _kinds(self, session, entries)
         return NodeValues(kinds, self.groups, session.resources, resources, shared, gang) or None
@@ -64,7 +64,7 @@ class CardGroups:
     def kinds(self, session: Session, entries: Sequence[MixEntry] = ()) -> KindTable:
         """The smallest kinds of the pods of the cluster, or of `entries`. O(pods)."""
         kinds = smallest(_kinds(self, session, entries))
-        return KindTable(kinds, self.groups, session.resources, self.resources, session.shared_devices)
+        return KindTable(kinds, self.groups, session.resources, self.resources, session.snapshot.shared_devices)
 
 
 def _models(offers: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
@@ -76,5 +76,5 @@ def _models(offers: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
 
 
 def _kinds(groups: CardGroups, session: Session, entries: Sequence[MixEntry]) -> Counter[RequestKind]:
-    classes = classes_of_entries(entries) if entries else classes_of_tasks(session.tasks_by_uid.values())
-    return kinds_of(classes, groups.resources, session.shared_devices)
+    classes = classes_of_entries(entries) if entries else classes_of_tasks(session.snapshot.tasks_by_uid.values())
+    return kinds_of(classes, groups.resources, session.snapshot.shared_devices)

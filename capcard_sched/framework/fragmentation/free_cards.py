@@ -102,7 +102,7 @@ def sum_by_card(cards: Iterable[FreeCards]) -> list[FreeCards]:
 
 def accepted_by(session: Session, cls: TaskClass, resources: Collection[str]) -> Callable[[FreeCards], bool]:
     """Whether free cards are of a model that pods of a class accept. `resources`: those that count whole cards."""
-    shared, nodes = session.shared_devices, session.nodes.by_name
+    shared, nodes = session.snapshot.shared_devices, session.nodes.by_name
     kind = kind_of(cls, resources, shared)
 
     def accepted(cards: FreeCards) -> bool:
@@ -136,7 +136,7 @@ def _whole(session: Session, groups: CardGroups, table: KindTable) -> _Devices:
 
 def _shared(session: Session, table: KindTable) -> _Devices:
     """The shared devices of all nodes."""
-    shared = session.shared_devices
+    shared = session.snapshot.shared_devices
     states = [] if shared is None else shared.states(session.all_rows()).tolist()
     rows: list[int] = []
     names: list[tuple[str, str]] = []

@@ -297,16 +297,12 @@ class Ranking:
             negative, row, node_class = listed[head]
             rows = rows_of[node_class]
             if not rows or rows[0] != row:
-                self._head = head + 1
-                if rows and rows[0] > row:  # its lowest row was taken; a lower one would be listed
-                    self._list((negative, rows[0], node_class))
+                self._replace_head(negative, rows, row, node_class)
                 continue
             after = successors.get(node_class)
             if after is None:
-                after = classes.successor(node_class, row, self._signature.cls)
-                if classes.count > len(self._scores):
-                    self._grow()
-                    score_of = self._scores.item
+                after = self._successor(node_class, row)
+                score_of = self._scores.item
             score = score_of(after)
             if score != score:  # noqa: PLR0124 - NaN: unknown so far
                 score = self._score_after(node_class, after, left)
@@ -328,6 +324,20 @@ class Ranking:
                     break
         self._position = classes.logged
         return taken
+
+    def _replace_head(self, negative: float, rows: list[int], row: int, node_class: int) -> None:
+        """Passes over a class whose lowest row was taken; a lower one would be listed."""
+        self._head += 1
+        if rows and rows[0] > row:
+            self._list((negative, rows[0], node_class))
+
+    def _successor(self, node_class: int, row: int) -> int:
+        """The class of a row of `node_class` with one more pod."""
+        classes = self._node_classes
+        after = classes.successor(node_class, row, self._signature.cls)
+        if classes.count > len(self._scores):
+            self._grow()
+        return after
 
     def _run(self, rows: list[int], negative: float, most: int) -> int:
         """The number of rows of the head's class that precede every other listed entry, up to `most`."""

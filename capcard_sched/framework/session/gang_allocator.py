@@ -59,7 +59,7 @@ class GangAllocator:
         self._placed_signatures: set[PodSignature] = set()
         #: The pods of each signature that the job needs and that did not fit, 0 where any change counts; None when the
         #: failure depends on more than the job, the books of its queue and free resources.
-        self.shortages: dict[PodSignature, int] | None = {} if not session.pipelined_tasks else None
+        self.shortages: dict[PodSignature, int] | None = {} if not session.results.pipelined_tasks else None
         #: Tasks without which the job does not start; any further one once it is ready.
         self._needed = count or max(1, job.missing_tasks)
         self._count = count
@@ -188,7 +188,7 @@ class GangAllocator:
         end = self._end_of_run(signature, len(self._tasks))
         if refusal is not None:
             for task in self._tasks[self._position : end]:
-                self._session.refuse(task, refusal)
+                self._session.results.refuse(task, refusal)
         self._give_up(end, TaskOutcome("refused", refusal.message if refusal is not None else "", refusal=refusal))
 
     def _place_nominated(self, signature: PodSignature, task: Task) -> bool:
@@ -210,7 +210,7 @@ class GangAllocator:
     def _is_idle_capacity_nominated(self) -> bool:
         """Whether pipelined tasks hold more of a node than its releasing ones: idle capacity is then not free."""
         table = self._session.nodes
-        return bool(self._session.pipelined_tasks and (table.pipelined > table.releasing).any())
+        return bool(self._session.results.pipelined_tasks and (table.pipelined > table.releasing).any())
 
     def _place_one(self, signature: PodSignature, task: Task) -> bool:
         """Places one pod: its nodes depend on each other or on nominations, or differ in more than amounts."""
@@ -257,7 +257,7 @@ class GangAllocator:
             return False
         self._note_shortage(run_signature)
         for task, row in zip(run, rows, strict=False):
-            self._session.set_outcome(task, TaskOutcome("schedulable", "", self._session.nodes.nodes[row].name))
+            self._session.results.set_outcome(task, TaskOutcome("schedulable", "", self._session.nodes.nodes[row].name))
         self._position += len(rows)
         self._give_up(len(self._tasks), TaskOutcome("unfit", text))
         return True
@@ -275,7 +275,7 @@ class GangAllocator:
     def _give_up(self, end: int, outcome: TaskOutcome) -> None:
         """Records the outcome of the tasks up to `end`, which are not placed."""
         for task in self._tasks[self._position : end]:
-            self._session.set_outcome(task, outcome)
+            self._session.results.set_outcome(task, outcome)
         self._position = end
 
 

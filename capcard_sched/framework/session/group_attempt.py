@@ -47,7 +47,7 @@ class GroupAttempt:
         self._units = units_of(session, job, tasks)
         self._tried: set[GroupUnit] = set()
         #: Whether the failure depends only on the job, the books of its queue and the nodes.
-        self._is_repeatable = not session.pipelined_tasks
+        self._is_repeatable = not session.results.pipelined_tasks
         self._ended = False
 
     def run(self, *, alone: bool) -> bool:
@@ -204,12 +204,12 @@ class GroupAttempt:
     def _share_refusal(self, tasks: Sequence[Task]) -> None:
         """Gives the refusal of one pod of a unit by a quota to all of them."""
         session = self._session
-        found = next((one for task in tasks if (one := session.outcomes.get(task.uid)) and one.refusal), None)
+        found = next((one for task in tasks if (one := session.results.outcomes.get(task.uid)) and one.refusal), None)
         if found is None or found.refusal is None or len(tasks) < 2:
             return
         for task in tasks:
-            session.set_outcome(task, found)
-            session.refuse(task, found.refusal)
+            session.results.set_outcome(task, found)
+            session.results.refuse(task, found.refusal)
 
     def _carry_out(self, plan: Sequence[PlannedUnit], *, later: bool) -> PlannedUnit | None:
         """Places a plan: by score inside of each domain, else exactly. The unit that fails both ways, else None."""
@@ -244,13 +244,15 @@ class GroupAttempt:
             signature = engine.signature(self._queue, task)
             refusal = session.dispatch.refusal("pre_predicate", signature)
             if refusal is not None:
-                session.set_outcome(task, TaskOutcome("unfit", refusal.message, refusal=refusal))
+                session.results.set_outcome(task, TaskOutcome("unfit", refusal.message, refusal=refusal))
                 return False
             grant = engine.quota_grant(self._queue, signature, [task])
             if grant.count <= 0:
                 if grant.refusal is not None:
-                    session.refuse(task, grant.refusal)
-                    session.set_outcome(task, TaskOutcome("refused", grant.refusal.message, refusal=grant.refusal))
+                    session.results.refuse(task, grant.refusal)
+                    session.results.set_outcome(
+                        task, TaskOutcome("refused", grant.refusal.message, refusal=grant.refusal)
+                    )
                 return False
             if grant.alternatives is not None and row not in grant.alternatives:
                 return False
@@ -265,16 +267,16 @@ class GroupAttempt:
 
     def _is_refused(self, planned: PlannedUnit) -> bool:
         """Whether a quota, or a check before all nodes, refuses a pod of the unit."""
-        outcomes = self._session.outcomes
+        outcomes = self._session.results.outcomes
         return any((one := outcomes.get(task.uid)) is not None and one.refusal is not None for task, _ in planned.pods)
 
     # --- reasons ----------------------------------------------------------------------------------------------------
 
     def _refuse(self, refusal: Refusal) -> None:
         session = self._session
-        session.drop_outcomes(self._tasks)
-        session.refuse(self._job, refusal)
-        session.explain_pending(self._job, refusal)
+        session.results.drop_outcomes(self._tasks)
+        session.results.refuse(self._job, refusal)
+        session.results.explain_pending(self._job, refusal)
 
     def _explain(self) -> None:
         """Gives a reason to the pods without one."""
@@ -286,20 +288,20 @@ class GroupAttempt:
                 size=groups.size_of(group), subgroup="/".join(group.values),
             )  # fmt: skip
             for task in tasks:
-                session.set_outcome(task, TaskOutcome("unfit", text))
+                session.results.set_outcome(task, TaskOutcome("unfit", text))
         search = GroupSearch(session, self._queue, self._job, self._units, future=False)
         for number, unit in enumerate(self._units.groups):
-            if any(session.outcomes.get(task.uid) is not None for task in unit.tasks):
+            if any(session.results.outcomes.get(task.uid) is not None for task in unit.tasks):
                 continue
             is_tried = not self._was_ready and number < _MOST_EXPLAINED
             alone = search.further(unit) if is_tried else None
             if alone is not None:  # it waits for the other subgroups
                 for task, row in alone[0].pods:
-                    session.set_outcome(task, TaskOutcome("schedulable", "", session.nodes.nodes[row].name))
+                    session.results.set_outcome(task, TaskOutcome("schedulable", "", session.nodes.nodes[row].name))
                 continue
             text = self._text_of(unit, search)
             for task in unit.tasks:
-                session.set_outcome(task, TaskOutcome("unfit", text))
+                session.results.set_outcome(task, TaskOutcome("unfit", text))
 
     def _text_of(self, unit: GroupUnit, search: GroupSearch) -> str:
         """The reason of a subgroup without nodes."""

@@ -50,7 +50,7 @@ class GroupSearch:
         """`future`: counts capacity that is being released as free."""
         self._session, self._queue, self._job, self._units = session, queue, job, units
         self._future = future
-        self._tree = session.tree
+        self._tree = session.snapshot.tree
         #: Units that are not placed in a HyperNode (by number), or nowhere (-2).
         self._bans: set[tuple[GroupUnit, int]] = set()
         self._problem: _Problem | None = None

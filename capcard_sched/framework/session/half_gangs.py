@@ -45,16 +45,16 @@ class HalfGangs:
         halves = [job for job in session.state.partial.values() if job.pending and _members_of(session, job)]
         if not halves:
             return
-        keyed = [(key, job) for job in halves if (key := session.guarded(job, session.job_key)) is not None]
+        keyed = [(key, job) for job in halves if (key := session.results.guarded(job, session.job_key)) is not None]
         session.deadline.begin_action()
-        with session.complete_gangs():
+        with session.assumptions.complete_gangs():
             for _, job in sorted(keyed, key=lambda item: item[0]):
                 if not session.deadline.allows_attempt(job.queue):
                     continue
                 try:
                     self._complete_one(session, actions, job)
                 except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                    session.record_hook_error(job, error)
+                    session.results.record_hook_error(job, error)
 
     @staticmethod
     def _complete_one(session: Session, actions: Sequence[Action], job: Job) -> None:
@@ -78,7 +78,7 @@ class HalfGangs:
             if members:
                 self._note(session, job, members, known.get(key), evicts=evicts)
             elif job.was_whole and job.is_partial() and job.counts[_BOUND] and not job.counts[_RUNNING]:
-                session.set_condition(job, GANG_WAS_WHOLE.code, GANG_WAS_WHOLE.code, GANG_WAS_WHOLE.render())
+                session.results.set_condition(job, GANG_WAS_WHOLE.code, GANG_WAS_WHOLE.code, GANG_WAS_WHOLE.render())
 
     def _note(
         self, session: Session, job: Job, members: list[Task], known: tuple[str, float] | None, *, evicts: bool
@@ -95,8 +95,8 @@ class HalfGangs:
             self.next_wakeup = end if self.next_wakeup is None else min(self.next_wakeup, end)
         after = f"; without them the bound pods are evicted after {self.timeout:g} s" if self.timeout else ""
         text = HALF_GANG.render(bound=bound, minimum=minimum, end=after)
-        session.set_condition(job, HALF_GANG.code, HALF_GANG.code, text)
-        session.notice(job, HALF_GANG, text)
+        session.results.set_condition(job, HALF_GANG.code, HALF_GANG.code, text)
+        session.results.notice(job, HALF_GANG, text)
 
     def _evict(self, session: Session, job: Job, members: list[Task]) -> None:
         text = HALF_GANG_EVICTED.render(bound=len(members), minimum=job.min_available, seconds=f"{self.timeout:g}")
@@ -107,10 +107,10 @@ class HalfGangs:
             statement.commit()
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             statement.discard()
-            session.record_hook_error(job, error)
+            session.results.record_hook_error(job, error)
             return
-        session.notice(job, HALF_GANG_EVICTED, text)
-        session.touch(job.key)
+        session.results.notice(job, HALF_GANG_EVICTED, text)
+        session.results.touch(job.key)
         if job.phase is PodGroupPhase.INQUEUE:
             session.requeue(job)  # its reservation ends: other jobs are admitted
 
@@ -127,7 +127,7 @@ def _members_of(session: Session, job: Job) -> list[Task]:
         for task in job.tasks.values()
         if task.status in EVICTABLE_STATUSES and task.ours and not task.deleting and not task.cls.best_effort
     ]
-    return members if members and session.guarded(job, session.job_ready) is False else []
+    return members if members and session.results.guarded(job, session.job_ready) is False else []
 
 
 def _recorded_since(job: Job) -> float:

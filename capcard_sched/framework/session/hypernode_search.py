@@ -73,14 +73,14 @@ class HyperNodeSearch:
         self._job = job
         self._tasks = tasks
         self._place = place
-        self._tree = session.tree.of(job.topology)
+        self._tree = session.snapshot.tree.of(job.topology)
         self._needed = max(1, job.missing_tasks)
         #: The highest number of pods that fit one HyperNode, and its number.
         self._most = (0, -1)
         #: The first HyperNode that only quotas refused.
         self._refused = -1
         #: The number of refusals before the search.
-        self._refusals_before = len(session.report.refusals)
+        self._refusals_before = len(session.results.report.refusals)
         #: Number of a HyperNode to the job's placements there.
         self._offers: dict[int, _HyperNodeOffer] = {}
         #: HyperNodes with the same nodes as one that was tried, to the number of that one.
@@ -218,8 +218,8 @@ class HyperNodeSearch:
         """Places the job's tasks in one HyperNode, and nothing else on the statement."""
         self._statement.rollback(0)
         session = self._session
-        session.drop_outcomes(self._tasks)
-        session.withdraw_refusals(self._refusals_before)
+        session.results.drop_outcomes(self._tasks)
+        session.results.withdraw_refusals(self._refusals_before)
         self._held = number, by_tree
         visit = self._place(self._engine(number, by_tree=by_tree))
         self._processed = visit.processed
@@ -230,7 +230,7 @@ class HyperNodeSearch:
 
     def _is_refused(self) -> bool:
         """Whether only quotas, or checks before all nodes, refuse the job."""
-        outcomes = self._session.outcomes
+        outcomes = self._session.results.outcomes
         failed = [outcome for task in self._tasks if (outcome := outcomes.get(task.uid)) is not None]
         return (
             bool(failed)
@@ -240,7 +240,9 @@ class HyperNodeSearch:
 
     def _has_alternatives(self) -> bool:
         """Whether a quota may decide differently elsewhere: pods with several cards take the card of the node."""
-        return any(refusal.alternatives for _, refusal in self._session.report.refusals[self._refusals_before :])
+        return any(
+            refusal.alternatives for _, refusal in self._session.results.report.refusals[self._refusals_before :]
+        )
 
     def _record_most(self, pods: int, number: int) -> None:
         if pods > self._most[0]:
@@ -328,11 +330,11 @@ class HyperNodeSearch:
         """Fills in the reason of the pods that found no node; trials leave it out."""
         engine = self._engine(number, by_tree=False)
         for task in self._tasks:
-            outcome = self._session.outcomes.get(task.uid)
+            outcome = self._session.results.outcomes.get(task.uid)
             if outcome is not None and outcome.kind == "unfit" and not outcome.message:
                 text, _ = engine.diagnose(engine.signature(self._queue, task))
                 text = f"{self._name(number)}: {text}"
-                self._session.set_outcome(task, TaskOutcome("unfit", text))
+                self._session.results.set_outcome(task, TaskOutcome("unfit", text))
 
     def _name(self, number: int) -> str:
         label, name = self._tree.label, self._tree.names[number]
@@ -365,10 +367,10 @@ class HyperNodeSearch:
         """Refuses the job, and all its pods for the same reason."""
         self._statement.rollback(0)
         session = self._session
-        session.drop_outcomes(self._tasks)
+        session.results.drop_outcomes(self._tasks)
         refusal = Refusal("hyper_node_order", "", row.code, message, queue=self._queue.name)
-        session.refuse(self._job, refusal)
-        session.explain_pending(self._job, refusal)
+        session.results.refuse(self._job, refusal)
+        session.results.explain_pending(self._job, refusal)
         return 0
 
 

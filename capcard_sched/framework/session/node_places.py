@@ -45,14 +45,14 @@ class NodePlaces:
         #: Name of a node to its generation and its cards.
         self._cards: dict[str, tuple[int, frozenset[str]]] = {}
 
-    def take_change(self, session: Snapshot) -> bool:
+    def take_change(self, snapshot: Snapshot) -> bool:
         """Whether amounts or cards of nodes changed since the last call. O(nodes) where a node changed."""
-        self._refresh(session)
+        self._refresh(snapshot)
         changed, self._is_changed = self._is_changed, False
         return changed
 
-    def _refresh(self, session: Snapshot) -> None:
-        table = session.nodes
+    def _refresh(self, snapshot: Snapshot) -> None:
+        table = snapshot.nodes
         if table.generation == self._generation:
             return
         self._generation = table.generation
@@ -60,21 +60,21 @@ class NodePlaces:
         self._cards = {node.name: former.get(node.name, (-1, _NO_CARDS)) for node in table.nodes}
         changed = amounts != self._amounts or self._cards.keys() != former.keys()
         for node in table.nodes:
-            changed |= self._cards_of(session, node) != former.get(node.name, (-1, _NO_CARDS))[1]
+            changed |= self._cards_of(snapshot, node) != former.get(node.name, (-1, _NO_CARDS))[1]
         if changed:
             self._amounts, self._is_changed = amounts, True
             self._places.clear()
 
-    def shortage(self, session: Snapshot, dispatch: Dispatch, job: Job) -> ExceededLimit | None:
+    def shortage(self, snapshot: Snapshot, dispatch: Dispatch, job: Job) -> ExceededLimit | None:
         """The pods of a class without which the job has not its minimum, and that no set of nodes holds; else None.
 
         Figures are numbers of pods. O(pods), and O(nodes) once per class and change of a node.
         """
-        self._refresh(session)
+        self._refresh(snapshot)
         found: list[tuple[int, str, int]] = []
         for cls, needed in _needed(job):
             if cls not in self._places:
-                self._places[cls] = self._count(session, dispatch, cls)
+                self._places[cls] = self._count(snapshot, dispatch, cls)
             places = self._places[cls]
             if places is not None and places.pods < needed:
                 found.append((places.pods - needed, places.resource, places.pods))
@@ -83,29 +83,29 @@ class NodePlaces:
         missing, resource, pods = min(found)  # the order of the pods must not matter
         return ExceededLimit(Figures(resource, pods - missing, pods - missing, pods), "")
 
-    def _count(self, session: Snapshot, dispatch: Dispatch, cls: TaskClass) -> _Places | None:
+    def _count(self, snapshot: Snapshot, dispatch: Dispatch, cls: TaskClass) -> _Places | None:
         """None without a node that could take any pod of the class."""
-        table, columns = session.nodes, np.flatnonzero(cls.fit_request)
+        table, columns = snapshot.nodes, np.flatnonzero(cls.fit_request)
         if not len(table):
             return None
         usable: Mask = table.allocatable[:, PODS_COLUMN] > 0
         cards = dispatch.first("pod_cards", cls)
         if cards is not None and cards.names:
             wanted = set(cards.alternatives)
-            usable &= np.array([not wanted.isdisjoint(self._cards_of(session, node)) for node in table.nodes])
+            usable &= np.array([not wanted.isdisjoint(self._cards_of(snapshot, node)) for node in table.nodes])
         if not usable.any():
             return None
         fitting = table.allocatable[usable][:, columns] // cls.fit_request[columns]
         sums = fitting.sum(axis=0).tolist()
-        counts = dict(zip((session.resources.names[column] for column in columns), sums, strict=True))
+        counts = dict(zip((snapshot.resources.names[column] for column in columns), sums, strict=True))
         counts |= dict.fromkeys(cls.unoffered, 0)  # a resource that no node has ever had has no column
         pods = 0 if cls.unoffered else int(fitting.min(axis=1).sum())
         return _Places(pods, min(counts, key=lambda name: (counts[name], name)))
 
-    def _cards_of(self, session: Snapshot, node: Node) -> frozenset[str]:
+    def _cards_of(self, snapshot: Snapshot, node: Node) -> frozenset[str]:
         known = self._cards.get(node.name)
         if known is None or known[0] != node.generation:
-            known = self._cards[node.name] = node.generation, frozenset(session.state.cards_of(node))
+            known = self._cards[node.name] = node.generation, frozenset(snapshot.state.cards_of(node))
         return known[1]
 
 

@@ -113,7 +113,7 @@ class Rounds:
         session = self._session
         keys = {}
         for queue in [session.queues[name] for name in skipped.others if name in session.queues]:
-            key = session.guarded(queue, session.queue_key)
+            key = session.results.guarded(queue, session.queue_key)
             if key is not None:
                 keys[queue.name] = key
         self._later = _Later(skipped, enters, keys)
@@ -125,7 +125,7 @@ class Rounds:
         `current`: the queue of the last attempt, None before the first. What comes before it failed, or would have.
         """
         session, later = self._session, self._later
-        if later is None or not session.evictions:
+        if later is None or not session.results.evictions:
             return
         self._later = None
         known, waiting = set(later.skipped.promising), {queue.name for queue in self._queues}
@@ -152,11 +152,11 @@ class Rounds:
 
     def push_job(self, job: Job) -> None:
         """Pushes a job back."""
-        self._session.guarded(job, self._jobs[job.queue].push)
+        self._session.results.guarded(job, self._jobs[job.queue].push)
 
     def push_queue(self, queue: Queue) -> None:
         """Pushes a queue back."""
-        self._session.guarded(queue, self._queues.push)
+        self._session.results.guarded(queue, self._queues.push)
 
     def pop_queue(self) -> tuple[Queue, KeyHeap[Job]]:
         """The best queue and its jobs. IndexError when no queue is left."""
@@ -198,11 +198,11 @@ class Rounds:
         session.carry_over.defer(self._action, queue.name, Deferral(refusal, tried, since_change))
         for job in waiting:
             if job.key not in since_change:
-                session.report.leave_unfinished()
+                session.results.report.leave_unfinished()
             if self._hook and job.key not in order:
-                session.refuse(job, refusal)
+                session.results.refuse(job, refusal)
             if self._hook:
-                session.explain_pending(job, refusal)
+                session.results.explain_pending(job, refusal)
 
 
 def contenders(
@@ -220,17 +220,17 @@ def contenders(
     rounds = Rounds(session, action)
 
     def enters(job: Job) -> bool:
-        if session.is_pending_phase(job) or job.key in session.blocked_by_head:
+        if session.is_pending_phase(job) or job.key in session.results.blocked_by_head:
             return False
-        return session.guarded(job, lambda job: session.job_valid(job) is None and may(job)) or False
+        return session.results.guarded(job, lambda job: session.job_valid(job) is None and may(job)) or False
 
     def repeats(job: Job) -> bool:
         try:
-            return not session.evictions and session.repeats_failed_evictions(job, hook)
+            return not session.results.evictions and session.repeats_failed_evictions(job, hook)
         except Exception:  # noqa: BLE001 - the attempt reports what a plugin raises
             return False
 
-    placed = (placement.job.key for placement in session.report.placements)
+    placed = (placement.job.key for placement in session.results.report.placements)
     changed_jobs = chain(session.state.changes.jobs, placed)
     skipped, jobs = session.failed_attempts.may_evict(hook, changed_jobs, _inputs(session, hook, repeat)), session.jobs
     repeating: dict[str, dict[str, object]] = {}
@@ -257,7 +257,7 @@ def _inputs(
     across = hook == "reclaimable"
     # The states of devices are more than nodes and pods.
     versions = dispatch.eviction_versions(hook)
-    is_known = versions is not None and not dispatch.has("node_state") and not session.evictions
+    is_known = versions is not None and not dispatch.has("node_state") and not session.results.evictions
     is_known = is_known and (len(session.failed_attempts) > 0 or any(True for _ in session.to_attempt()))
 
     def books(name: str, role: str) -> Hashable:
@@ -276,7 +276,7 @@ def _inputs(
     except HookFailed:  # the attempt reports what a plugin raises
         is_known, victims = False, {}
     # The keys of pods whose eviction was refused a short time ago, and the amounts from which shares follow.
-    common = session.total.tobytes(), frozenset(session.carry_over.refused_evictions)
+    common = session.snapshot.total.tobytes(), frozenset(session.carry_over.refused_evictions)
 
     @cache
     def version(name: str) -> SearchVersion | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from collections import ChainMap
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from capcard_sched.framework.api.dispatch import HookFailed, error_text
 from capcard_sched.framework.api.plugin import OutsideError
 from capcard_sched.framework.session.report import HookError, SessionReport, TaskOutcome
-from capcard_sched.framework.session.snapshot import Snapshot
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.job import Job, Task
@@ -16,9 +15,8 @@ from capcard_sched.model.queue import Queue
 from capcard_sched.model.refusal import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
-    from contextlib import AbstractContextManager
 
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.carry_over import CarryOver
@@ -64,7 +62,7 @@ def reference(subject: Subject) -> ObjectRef:
     return ObjectRef("Node", "", subject.name)
 
 
-class SessionResults(Snapshot):
+class SessionResults:
     """The results so far. Plugins and actions record them by method."""
 
     def __init__(
@@ -78,13 +76,9 @@ class SessionResults(Snapshot):
         cuts: Mapping[str, QueueCut],
     ) -> None:
         """`on_commit` gets the bindings of each gang at its commit; `cuts`: those of the session deadline."""
-        super().__init__(state)
-        #: Transition id of this session.
-        self.uid = uid
-        #: The state that outlives the session.
-        self.carry_over = carry_over
-        #: The waiting jobs that this session skips.
-        self.failed_attempts = failed_attempts
+        self._state = state
+        self._carry_over = carry_over
+        self._failed_attempts = failed_attempts
         self.report = SessionReport(uid, cuts)
         self._outcomes: dict[str, TaskOutcome] = {}
         #: Outcomes of the last attempts by uid of the task.
@@ -102,10 +96,6 @@ class SessionResults(Snapshot):
         #: All evictions decided so far.
         self.evictions: Final[Sequence[Evict]] = self._evictions
         self._on_commit = on_commit
-        #: Whether half gangs are completed: limits apply, fair shares do not.
-        self.completing = False
-        #: Whether limits that follow from the size of the cluster do not apply: more nodes would lift them.
-        self.growing = False
         #: The number of pipelined tasks, and the placements to be undone at close.
         self._pipelined_tasks = 0
         self._pipelines: list[Placement] = []
@@ -141,19 +131,23 @@ class SessionResults(Snapshot):
 
     def outcome_of(self, uid: str) -> TaskOutcome | None:
         """The outcome of a task's last attempt, in this session or in an earlier one that still holds."""
-        return self.outcomes.get(uid) or self.failed_attempts.outcomes.get(uid)
+        return self.outcomes.get(uid) or self._failed_attempts.outcomes.get(uid)
+
+    def all_outcomes(self) -> Mapping[str, TaskOutcome]:
+        """The outcomes of this session, and those of earlier ones that still hold."""
+        return ChainMap(self._outcomes, self._failed_attempts.outcomes)
 
     def refusal_of(self, task: Task, hook: str) -> Refusal | None:
         """The refusal of a task by a hook, of this session or of an earlier one that still holds."""
         key = reference(task), hook
         refusal = self.refusals.get(key)
-        if refusal is None and task.job is not None and (record := self.failed_attempts.get(task.job.key)) is not None:
+        if refusal is None and task.job is not None and (record := self._failed_attempts.get(task.job.key)) is not None:
             refusal = record.refusals.get(key)
         return refusal
 
     def refusals_of(self, job: Job) -> list[Refusal]:
         """The refusals of a job, of this session or of an earlier one that still hold."""
-        record = self.failed_attempts.get(job.key)
+        record = self._failed_attempts.get(job.key)
         found = {**(record.refusals if record is not None else {}), **self.refusals}
         return [
             refusal
@@ -164,34 +158,12 @@ class SessionResults(Snapshot):
     @property
     def unplaced(self) -> int:
         """The number of tasks that the last attempts did not place."""
-        return len(self.outcomes) + len(self.failed_attempts.outcomes)
+        return len(self.outcomes) + len(self._failed_attempts.outcomes)
 
     def schedulable_pending(self, job: Job) -> int:
         """The number of pending tasks that had a node in an attempt that was undone."""
         outcomes = self.outcomes
         return sum(1 for uid in job.pending if (found := outcomes.get(uid)) is not None and found.kind == "schedulable")
-
-    @contextmanager
-    def complete_gangs(self) -> Iterator[None]:
-        """While it is open, fair shares do not limit placements."""
-        self.completing = True
-        try:
-            yield
-        finally:
-            self.completing = False
-
-    @contextmanager
-    def assume_growth(self) -> Iterator[None]:
-        """While it is open, only limits of objects apply, none that follow from the size of the cluster."""
-        before, self.growing = self.growing, True
-        try:
-            yield
-        finally:
-            self.growing = before
-
-    def assume_admission(self) -> AbstractContextManager[None]:
-        """Open it for votes on admission: with an autoscaler the size of the cluster does not limit them."""
-        return self.assume_growth() if self.carry_over.expects_nodes else nullcontext()
 
     # --- decisions --------------------------------------------------------------------------------------------------
 
@@ -243,11 +215,11 @@ class SessionResults(Snapshot):
 
         Its other pods keep the outcomes of its last attempt.
         """
-        record = self.failed_attempts.get(job.key)
+        record = self._failed_attempts.get(job.key)
         if record is not None:
             for uid, outcome in record.outcomes.items():
                 self._outcomes.setdefault(uid, outcome)
-            self.failed_attempts.drop(job)
+            self._failed_attempts.drop(job)
             self.touch(job.key)
 
     def drop_outcomes(self, tasks: Iterable[Task]) -> None:
@@ -265,7 +237,7 @@ class SessionResults(Snapshot):
         ref = reference(subject)
         self._refusals[ref, refusal.hook] = refusal
         self.report.add_refusal(ref, refusal)
-        if isinstance(subject, Job) and not self.carry_over.repeats(ref, refusal):
+        if isinstance(subject, Job) and not self._carry_over.repeats(ref, refusal):
             self.touch(subject.key)
 
     def explain_pending(self, job: Job, refusal: Refusal) -> None:
@@ -325,7 +297,7 @@ class SessionResults(Snapshot):
         plugin, hook = (error.plugin, error.hook) if isinstance(error, HookFailed) else ("", "")
         text = error_text(error)
         if hook in ("on_allocate", "on_deallocate"):
-            self.state.changes.force_resync = True  # the plugin's sums may be wrong
+            self._state.changes.force_resync = True  # the plugin's sums may be wrong
         ref = reference(subject)
         outside = isinstance(error.error if isinstance(error, HookFailed) else error, OutsideError)
         self.report.add_error(HookError(plugin, hook, text, f"{ref.kind} {ref.namespace}/{ref.name}", outside))

@@ -5,20 +5,20 @@ It offers hooks and queries, and holds no policy. `SessionCloser` writes conditi
 
 from __future__ import annotations
 
-from collections import ChainMap
-from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from operator import lt
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from capcard_sched.framework.api.node_view import NodeView
+from capcard_sched.framework.session.assumptions import Assumptions
 from capcard_sched.framework.session.carry_over import REFRESH_SECONDS, AdmissionRefusal, CarryOver
 from capcard_sched.framework.session.failed_attempts import FailedAttempts, PlacementFailure
 from capcard_sched.framework.session.pending_reasons import job_fit_text
 from capcard_sched.framework.session.queue_access import QueueAccess
 from capcard_sched.framework.session.results import SessionResults
 from capcard_sched.framework.session.session_deadline import SessionDeadline
+from capcard_sched.framework.session.snapshot import Snapshot
 from capcard_sched.model.status import PodGroupPhase
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ _NO_INDEX = 1 << 62
 _PENDING, _INQUEUE = PodGroupPhase.PENDING, PodGroupPhase.INQUEUE
 
 
-class Session(SessionResults):
+class Session:
     """See the module docstring. Lives for one run of the actions."""
 
     def __init__(
@@ -69,11 +69,29 @@ class Session(SessionResults):
         deadline: SessionDeadline | None = None,
         observe_failure: FailureObserver = lambda *_: None,
     ) -> None:
-        attempts = FailedAttempts(state, dispatch) if failed_attempts is None else failed_attempts
+        #: Transition id.
+        self.uid = uid
+        #: The tables of the cluster; those that most hooks read have their names here, too.
+        self.snapshot: Final = Snapshot(state)
+        self.state: Final = state
+        self.resources: Final = self.snapshot.resources
+        self.jobs: Final = self.snapshot.jobs
+        self.queues: Final = self.snapshot.queues
+        self.nodes: Final = self.snapshot.nodes
+        #: The jobs that queues accept.
+        self._queue_access = QueueAccess(self.snapshot)
         #: Bounds the time of each queue's attempts.
         self.deadline = SessionDeadline() if deadline is None else deadline
-        carry_over = CarryOver() if memory is None else memory
-        super().__init__(state, changed, uid, carry_over, attempts, on_commit, self.deadline.cuts)
+        #: The state that outlives the session.
+        self.carry_over = CarryOver() if memory is None else memory
+        #: The waiting jobs that this session skips.
+        self.failed_attempts = FailedAttempts(state, dispatch) if failed_attempts is None else failed_attempts
+        #: What the session decided and recorded so far.
+        self.results: Final = SessionResults(
+            state, changed, uid, self.carry_over, self.failed_attempts, on_commit, self.deadline.cuts
+        )
+        #: The assumptions under which quotas are read.
+        self.assumptions: Final = Assumptions(self.carry_over)
         self.dispatch = dispatch
         self.engine = engine
         #: The changes since the last session: `.everything`, `.jobs`, `.queues`, `.nodes` (keys and names).
@@ -86,8 +104,6 @@ class Session(SessionResults):
         self._failures: dict[str, PlacementFailure] = {}
         #: Failures of this session by job key: the next sessions may skip these jobs.
         self.failures: Final[Mapping[str, PlacementFailure]] = self._failures
-        #: Whether quotas count releasing tasks as gone: while nominations are planned. Bindings always count them.
-        self.nominating = False
         self.observe_failure: Final = observe_failure
         #: Opens the port of a webhook; None if the environment provides none.
         self.webhooks = webhooks
@@ -109,8 +125,8 @@ class Session(SessionResults):
         """Count the devices of pods this way from now on; for the hook `prepare`."""
         if self.state.account_devices(accounting):
             self.changed.everything = True
-            self._touched_jobs.update(self.state.schedulable)
-        self.set_device_totals(accounting.totals)
+            self.results.touch(*self.state.schedulable)
+        self.snapshot.set_device_totals(accounting.totals)
 
     # --- orders -----------------------------------------------------------------------------------------------------
 
@@ -168,14 +184,14 @@ class Session(SessionResults):
 
     def job_valid(self, job: Job) -> Refusal | None:
         """The reason for not scheduling the job at all, or None."""
-        return self.once(QueueAccess).refusal(job, "job_valid") or self.dispatch.refusal("job_valid", job)
+        return self._queue_access.refusal(job, "job_valid") or self.dispatch.refusal("job_valid", job)
 
     def exceeded_limit(self, job: Job) -> ExceededLimit | None:
         """The limit of a queue that the minimum of a waiting job exceeds, or that of the nodes: it can never start."""
         found = None if job.is_ready() else self.dispatch.first("exceeded_limit", job)
         if found or job.is_ready() or self.carry_over.expects_nodes:
             return found
-        return self.carry_over.node_places.shortage(self, self.dispatch, job)
+        return self.carry_over.node_places.shortage(self.snapshot, self.dispatch, job)
 
     def job_enqueueable(self, job: Job) -> tuple[bool, Refusal | None]:
         """Whether the job may leave phase Pending.
@@ -183,7 +199,7 @@ class Session(SessionResults):
         A refusal is reused while its admission version is unchanged, and at most for some time while only its figures
         change: each change of a queue changes the figures of all its waiting jobs.
         """
-        barred = self.once(QueueAccess).refusal(job, "job_enqueueable")
+        barred = self._queue_access.refusal(job, "job_enqueueable")
         if barred is not None:
             version = self.admission_version(job)
             if version is not None:
@@ -194,7 +210,7 @@ class Session(SessionResults):
         if known is not None and grounds is not None and known.version == grounds:
             self._keep_refusal(job, known._replace(is_repeated=True))
             return False, known.refusal
-        with self.assume_admission():
+        with self.assumptions.assume_admission():
             admitted, refusal = self.dispatch.votes("job_enqueueable", job)
         self.carry_over.drop_admission(job.key)
         if not admitted and refusal is not None:
@@ -217,10 +233,10 @@ class Session(SessionResults):
         """The value that the admission of a job follows from; None when some plugin declares none."""
         if not self.dispatch.has_admission_versions:
             return None
-        barred = self.once(QueueAccess).refusal(job, "job_enqueueable")
+        barred = self._queue_access.refusal(job, "job_enqueueable")
         # Also of a job that its queue does not accept: limits that its minimum exceeds are reported all the same.
         grounds: list[object] = [job.uid, None if barred is None else barred.message]
-        with self.assume_admission():
+        with self.assumptions.assume_admission():
             grounds += [call(job) for _, call in self.dispatch.entries("admission_version")]
         return tuple(grounds) if None not in grounds[2:] else None
 
@@ -230,22 +246,13 @@ class Session(SessionResults):
 
     def is_unserved(self, job: Job) -> bool:
         """Whether a tried job is neither ready nor pipelined."""
-        return self.guarded(job, lambda job: not self.job_ready(job) and not self.job_pipelined(job)) or False
+        return self.results.guarded(job, lambda job: not self.job_ready(job) and not self.job_pipelined(job)) or False
 
     def job_fit_error(self, job: Job) -> str:
         """The text of a job that is not ready; "" where nothing carries it out."""
         if self.carry_over.is_silent:
             return ""
-        return job_fit_text(job, ChainMap(self._outcomes, self.failed_attempts.outcomes), self.task_key)
-
-    @contextmanager
-    def plan_nominations(self) -> Iterator[None]:
-        """While it is open, quotas count releasing tasks as gone."""
-        before, self.nominating = self.nominating, True
-        try:
-            yield
-        finally:
-            self.nominating = before
+        return job_fit_text(job, self.results.all_outcomes(), self.task_key)
 
     def once(self, make: Callable[[Session], _T]) -> _T:
         """The object that `make` builds for this session: built at the first call, shared afterwards."""
@@ -264,7 +271,7 @@ class Session(SessionResults):
         self.failed_attempts.open(
             cache,
             self.now,
-            self.once(QueueAccess),
+            self._queue_access,
             self.admission_version,
             partial(admits, self),
             changed_jobs=self.changed.jobs,
@@ -351,7 +358,7 @@ class Session(SessionResults):
         unchanged = not (self.changed.everything or job.key in self.changed.jobs or job.key in self.state.changes.jobs)
         if not unchanged or job.allocated_tasks or queue.strict_fifo or job.groups is not None:
             return False
-        with self.plan_nominations():
+        with self.assumptions.plan_nominations():
             signatures, task = self.pending_signatures(job), next(iter(job.pending.values()))
             if len(signatures) > 1:
                 return False
@@ -366,24 +373,24 @@ class Session(SessionResults):
             if not self.failed_attempts.is_hopeless(hook, job, signatures[0], self.needed_by_evictions(job)):
                 return False
         if refusal is not None:
-            self.refuse(job.pending[uid], refusal)
+            self.results.refuse(job.pending[uid], refusal)
         return True
 
     def enqueue(self, job: Job) -> None:
         """Moves the job from phase Pending to Inqueue."""
         job.phase = _INQUEUE
-        self.report.add_enqueued(job.key)
-        self.touch(job.key)
+        self.results.report.add_enqueued(job.key)
+        self.results.touch(job.key)
         self.state.changes.jobs.add(job.key)
 
     def requeue(self, job: Job) -> None:
         """Returns an admitted job to phase Pending; its reservation is free from the next session on."""
         self.failed_attempts.drop(job)
         job.phase = _PENDING
-        self.touch(job.key)
+        self.results.touch(job.key)
         self.state.changes.jobs.add(job.key)
         self.state.active[job.key] = job
-        self.report.add_requeued(job.key)
+        self.results.report.add_requeued(job.key)
 
     def is_pending_phase(self, job: Job) -> bool:
         """Whether the job is in phase Pending."""

@@ -63,7 +63,7 @@ class Statement:
     def _place(self, job: Job, tasks: list[Task], nodes: list[Node], status: TaskStatus) -> None:
         session = self._session
         session.state.place(job, tasks, nodes, status)
-        session.count_pipelined(len(tasks) if status is _PIPELINED else 0)
+        session.results.count_pipelined(len(tasks) if status is _PIPELINED else 0)
         placement = Placement(job, tasks[0].cls, tasks, nodes)
         try:
             session.dispatch.notify("on_allocate", placement)
@@ -74,7 +74,7 @@ class Statement:
 
     def _unplace(self, placement: Placement) -> None:
         session = self._session
-        session.count_pipelined(-len(placement.tasks) if placement.tasks[0].status is _PIPELINED else 0)
+        session.results.count_pipelined(-len(placement.tasks) if placement.tasks[0].status is _PIPELINED else 0)
         try:
             session.dispatch.notify("on_deallocate", placement)
         finally:
@@ -123,7 +123,7 @@ class Statement:
         unmarked = [(marked, name) for marked, name in marks if name not in marked]
         former = session.state.release(task)
         session.engine.note_release()
-        session.report.count_eviction()
+        session.results.report.count_eviction()
         self._records.append(_EvictionRecord(task, node, former, reason, message or reason, (by, queue), unmarked))
 
     def discard(self) -> None:
@@ -145,7 +145,7 @@ class Statement:
                 if isinstance(record, Placement):
                     for task, node in zip(record.tasks, record.nodes, strict=True) if record_outcomes else ():
                         allocated = task.status is _ALLOCATED
-                        session.set_outcome(
+                        session.results.set_outcome(
                             task, TaskOutcome("schedulable" if allocated else "pipelined", "", node.name)
                         )
                     self._unplace(record)
@@ -153,7 +153,7 @@ class Statement:
                     self._restore(record)
             except HookFailed as error:
                 subject = record.job if isinstance(record, Placement) else record.task
-                session.record_hook_error(subject, error)
+                session.results.record_hook_error(subject, error)
 
     def _restore(self, eviction: _EvictionRecord) -> None:
         task, session = eviction.task, self._session
@@ -183,7 +183,7 @@ class Statement:
             if isinstance(record, _EvictionRecord):
                 task = record.task
                 by, queue = record.cause
-                session.add_eviction(
+                session.results.add_eviction(
                     Evict(
                         task.namespace, task.name, task.uid, record.reason, record.message, record.node.name, by, queue
                     )
@@ -213,12 +213,12 @@ class Statement:
                 if volumes:
                     for task, node in zip(record.tasks, record.nodes, strict=True):
                         session.state.assume_volumes(task, node.name, volumes.get(task.uid, ()))
-                session.report.add_placement(record)
-                session.drop_outcomes(record.tasks)
+                session.results.report.add_placement(record)
+                session.results.drop_outcomes(record.tasks)
             else:
-                session.keep_pipeline(record)
+                session.results.keep_pipeline(record)
         self._records.clear()
-        session.add_binds(binds)
+        session.results.add_binds(binds)
 
     def _annotations(self, bound: Sequence[Placement]) -> dict[str, dict[str, str]]:
         """The annotations that plugins add to each binding, by uid; pods without any are absent."""
@@ -254,7 +254,7 @@ class Statement:
         session = self._session
         for record in self._records:
             assert isinstance(record, Placement)
-            session.keep_pipeline(record)
+            session.results.keep_pipeline(record)
         self._records.clear()
 
 
@@ -288,7 +288,7 @@ def quotas_admit(session: Session, job: Job, count: int, free: int) -> bool:
         return True
     statement = Statement(session)
     try:
-        with session.plan_nominations():
+        with session.assumptions.plan_nominations():
             for task in tasks[: free + 1]:
                 if session.dispatch.refusal("preemptive", queue, task) is not None:
                     return False

@@ -43,17 +43,17 @@ class UnusedClaims:
             self._term = session.state.terms
             self._since.clear()
         known, self._since, self.next_wakeup = self._since, {}, None
-        if not session.claims.claims:
+        if not session.snapshot.claims.claims:
             return []
         due: dict[str, tuple[Task, list[Claim]]] = {}
         for key in sorted(known.keys() | _candidates(session)):
-            claim = session.claims.claims.get(key)
+            claim = session.snapshot.claims.claims.get(key)
             pods = _waiting_pods(session, claim) if claim is not None else []
             if claim is None or not pods:
                 continue
             uid, since = known.get(key, ("", 0.0))
             since = min(since, session.now) if uid == claim.uid else session.now
-            lost = keeper(claim, session.claims, session.tasks_by_uid) is not None
+            lost = keeper(claim, session.snapshot.claims, session.snapshot.tasks_by_uid) is not None
             end = session.now if lost else since + UNUSED_SECONDS
             if end > session.now:
                 self._since[key] = claim.uid, since
@@ -66,10 +66,10 @@ class UnusedClaims:
 
 def _candidates(session: Session) -> set[str]:
     """Keys of the claims that may have become unused."""
-    claims, changed = session.claims.claims, session.changed
+    claims, changed = session.snapshot.claims.claims, session.changed
     if changed.everything:
         return set(claims)
-    found = {key for key in changed.devices if key in claims}.union(*session.claims.doubled.devices.values())
+    found = {key for key in changed.devices if key in claims}.union(*session.snapshot.claims.doubled.devices.values())
     for name in changed.jobs:
         job = session.jobs.get(name)
         for task in job.pending.values() if job is not None else ():
@@ -79,11 +79,11 @@ def _candidates(session: Session) -> set[str]:
 
 def _waiting_pods(session: Session, claim: Claim) -> list[Task]:
     """The pods of an unused claim; none for a claim that a bound, nominated, held, foreign or unknown pod has."""
-    if claim.allocation is None or claim.key in session.claims.assumed:
+    if claim.allocation is None or claim.key in session.snapshot.claims.assumed:
         return []
     found: list[Task] = []
     for uid in sorted(claim.consumers):
-        task = session.tasks_by_uid.get(uid)
+        task = session.snapshot.tasks_by_uid.get(uid)
         if (
             task is None
             or task.status is not TaskStatus.PENDING
@@ -100,10 +100,14 @@ def _waiting_pods(session: Session, claim: Claim) -> list[Task]:
 def _released(session: Session, task: Task, claims: list[Claim]) -> ReleaseClaims:
     session.state.hold(task, held=True)
     names = ", ".join(claim.name for claim in claims)
-    kept = [found for claim in claims if (found := keeper(claim, session.claims, session.tasks_by_uid)) is not None]
+    kept = [
+        found
+        for claim in claims
+        if (found := keeper(claim, session.snapshot.claims, session.snapshot.tasks_by_uid)) is not None
+    ]
     cause = f"the pod was not bound for {UNUSED_SECONDS:g} s"
     if kept:
         cause = f"ResourceClaim {kept[0].claim.key} has device {'/'.join(kept[0].device)}, too"
-    session.notice(task, CLAIMS_RELEASED, CLAIMS_RELEASED.render(claims=names, cause=cause))
+    session.results.notice(task, CLAIMS_RELEASED, CLAIMS_RELEASED.render(claims=names, cause=cause))
     wanted = tuple(ClaimAllocation(claim.name, claim.uid, claim.allocation) for claim in claims)
     return ReleaseClaims(task.namespace, task.name, task.uid, wanted)

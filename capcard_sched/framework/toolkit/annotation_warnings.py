@@ -36,7 +36,7 @@ class AnnotationWarnings:
     def report_job(self, session: Session, job: Job, messages: Iterable[str]) -> None:
         """Emit on the PodGroup those of the job's current `messages` that were not emitted yet."""
         for message in self._emitted.update(job.key, sorted(set(messages))):
-            session.notice(job, self._reason, message)
+            session.results.notice(job, self._reason, message)
 
     def report_pods(self, session: Session, problem: Callable[[Task], str]) -> None:
         """Check the pods of all jobs that changed; `problem` returns a pod's message, "" for none. O(their pods).
@@ -54,4 +54,4 @@ class AnnotationWarnings:
                 if message and (message not in first or task.name < first[message].name):
                     first[message] = task
             for message in self._emitted.update(job.key, sorted(first)):
-                session.notice(first[message], self._reason, message)
+                session.results.notice(first[message], self._reason, message)

@@ -148,7 +148,7 @@ class TopologyCounts:
         self._removed.clear()
         self._placed.clear()
         self._nodes = table.nodes
-        self.namespaces = session.namespaces
+        self.namespaces = session.snapshot.namespaces
         if everything:
             self._forget()
         elif changed.namespaces:
@@ -164,7 +164,9 @@ class TopologyCounts:
                 self._grouped = True  # the loop below groups all nodes
             else:
                 self._group_all()
-        if self._grouped or self._present or any(map(self.has_terms, session.classes)):  # else no node has a sum
+        if (
+            self._grouped or self._present or any(map(self.has_terms, session.snapshot.classes))
+        ):  # else no node has a sum
             for name in stale:
                 self._refresh_node(name, table.by_name.get(name))
         self._touched.clear()
@@ -232,7 +234,7 @@ class TopologyCounts:
             self._queues = set(session.queues)
             if not everything:
                 keys = set(keys).union(*(session.queues[name].jobs for name in appeared))
-        if not self._uses and not any(map(self.has_terms, session.classes)):
+        if not self._uses and not any(map(self.has_terms, session.snapshot.classes)):
             return  # most clusters: there are fewer classes than jobs
         for key in keys:
             job = session.jobs.get(key)

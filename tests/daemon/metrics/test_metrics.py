@@ -52,7 +52,7 @@ class Daemon:
         self.clock.now = self.h.now + 1
         self.metrics.card_seconds.apply(self.h._deltas)
         result = self.h.step(self.clock.now)
-        unplaced = 0 if result.idle else len(self.h.last_session.outcomes)
+        unplaced = 0 if result.idle else len(self.h.last_session.results.outcomes)
         self.metrics.session(result.report, 0.002, intake=0.001, idle=result.idle, unplaced=unplaced)
         binds = [intent for intent in result.intents if isinstance(intent, Bind)]
         for intent in binds if bind else ():

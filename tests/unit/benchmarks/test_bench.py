@@ -124,7 +124,8 @@ def test_pods_go_where_the_measured_load_is_low() -> None:
     session = scene_core("U1", 40).snapshot().session
     assert session is not None
     load = {
-        int(name.removeprefix("node-")): (found.cpu or 0) + (found.memory or 0) for name, found in session.usage.items()
+        int(name.removeprefix("node-")): (found.cpu or 0) + (found.memory or 0)
+        for name, found in session.snapshot.usage.items()
     }
     used = {node for nodes in placed("U1", 40, 2) for node in nodes}
     assert 0 < len(used) < 40

@@ -188,5 +188,5 @@ def test_an_equal_gang_before_it_changes_no_outcome_of_a_gang_whose_quota_is_sma
         _gang(h, "b", 2, 1, 1, queue="small")
         h.step()
         h.step()
-        found = h.last_session.outcomes
+        found = h.last_session.results.outcomes
         assert [found[h.task(f"b-w-{i}").uid].kind for i in range(2)] == outcomes, first

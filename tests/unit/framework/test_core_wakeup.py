@@ -52,7 +52,7 @@ def test_an_invalid_next_wakeup_is_ignored(at: float | None, monkeypatch: pytest
     assert (result.idle, result.next_wakeup) == (True, None)
     if at == 0:
         session = h.last_session
-        (error,) = session.report.errors
+        (error,) = session.results.report.errors
         assert (error.plugin, error.hook, error.object) == ("clock", "next_wakeup", "session")
 
 

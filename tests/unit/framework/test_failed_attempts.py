@@ -51,7 +51,7 @@ def test_one_job_of_a_class_is_checked_against_a_changed_quota() -> None:
     h.step()
 
     assert Limiting.calls == 2, "once per class"
-    assert h.last_session.report.visited_jobs == 0
+    assert h.last_session.results.report.visited_jobs == 0
 
 
 def test_without_the_allocation_version_of_a_limit_every_job_is_attempted() -> None:
@@ -85,4 +85,6 @@ def test_a_skipped_job_is_explained_by_its_last_attempt_and_its_last_vote() -> N
     h.step()
     [found] = diagnose_job(h.core.snapshot(), h.job("g")).pending
     assert (found.message, found.outcome) == ("0/1 nodes are unavailable: 1 Insufficient nvidia.com/gpu.", "unfit")
-    assert [refusal.reason for refusal in h.last_session.refusals_of(h.job("big"))] == ["InsufficientScalarQuota"]
+    assert [refusal.reason for refusal in h.last_session.results.refusals_of(h.job("big"))] == [
+        "InsufficientScalarQuota"
+    ]

@@ -72,7 +72,7 @@ def _late(h: VectorHarness, kind: str, name: str = "late") -> int:
     h.do(f"group late/{name}; pod {name}/{name} cpu=1 nodeSelector=kind:{kind}")
     h.step()
     assert h.binds[name]
-    return h.last_session.report.examined_nodes
+    return h.last_session.results.report.examined_nodes
 
 
 def _evicted(h: VectorHarness) -> set[str]:
@@ -124,7 +124,7 @@ def test_a_search_that_failed_is_not_repeated_until_its_protection_ends(name: st
     case = _CASES[name]
     h = _world(_conf(case.plugin), case.given, members=case.members, refused=case.refused)
     assert _late(h, "spare") == 0, "a node changed that the gang cannot use"
-    assert not h.last_session.preemption_reports
+    assert not h.last_session.results.preemption_reports
     assert not _evicted(h)
     h.do(case.change)
     h.now += case.wait
@@ -168,7 +168,7 @@ def test_free_capacity_that_satisfies_no_gang_leaves_the_search_failed() -> None
     assert _late(h, "spare") == 0
     h.set_phase("low-0", "Succeeded")
     h.step()
-    assert h.last_session.report.examined_nodes <= 2, "the nodes of the pod that ended, for each action"
+    assert h.last_session.results.report.examined_nodes <= 2, "the nodes of the pod that ended, for each action"
     assert not h.binds.keys() & {"g-0", "g-1", "g-2"}
     h.do(_budget(1))
     assert _evicted(h) == {"low-1"}
@@ -183,7 +183,7 @@ def test_free_capacity_may_change_again_and_again_below_what_a_gang_needs() -> N
         h.do(f"group late/own-{i}; pod own-{i}/own-{i} cpu=1 nodeSelector={{own: 'yes'}}")
         for _ in range(3):
             h.step()
-            assert (h.last_session.report.errors, h.last_session.report.examined_nodes) == ([], 0)
+            assert (h.last_session.results.report.errors, h.last_session.results.report.examined_nodes) == ([], 0)
         assert h.binds[f"own-{i}"] == "n2"
     h.do(_budget(2))
     assert not _evicted(h), "for two of three pods"
@@ -194,8 +194,8 @@ def test_a_queue_that_uses_less_leaves_the_search_failed() -> None:
     h = _world(_conf("pdb", "proportion", actions="preempt"), f"{_CASES['budget'].given}; {own}")
     h.set_phase("own", "Succeeded")
     h.step()
-    assert h.last_session.report.examined_nodes == 0
-    assert h.last_session.report.visited_jobs == 0
+    assert h.last_session.results.report.examined_nodes == 0
+    assert h.last_session.results.report.visited_jobs == 0
     h.do(_budget(2))
     assert _evicted(h) == {"low-0", "low-1"}
 

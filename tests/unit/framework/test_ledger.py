@@ -127,7 +127,7 @@ class Sums(RuleBasedStateMachine):
     def a_placement_is_tried(self, number: int, last: bool) -> None:
         if self.session is None:
             return
-        tasks = [task for task in self.session.tasks_by_uid.values() if task.name == f"p{number}"]
+        tasks = [task for task in self.session.snapshot.tasks_by_uid.values() if task.name == f"p{number}"]
         if not tasks or tasks[0].job is None or tasks[0].uid not in tasks[0].job.pending:
             return
         job = tasks[0].job

@@ -137,13 +137,13 @@ def test_pod_text(outcome: TaskOutcome | None, reason: str, message: str) -> Non
 def test_an_error_without_hook_is_one_of_the_session() -> None:
     h = _gang(1, 1)
     session = h.session()
-    session.record_hook_error(h.job("g"), ValueError("no"))
-    ((_, refusal),) = session.report.refusals
+    session.results.record_hook_error(h.job("g"), ValueError("no"))
+    ((_, refusal),) = session.results.report.refusals
     assert (refusal.hook, refusal.plugin) == ("session", "")
     assert refusal.message == "Plugin framework failed in session: ValueError: no"
 
 
 def test_a_notice_without_component_is_one_of_the_scheduler_itself() -> None:
     session = _gang(1, 1).session()
-    session.notice_about(ObjectRef("ConfigMap", "kube-system", "c"), reasons.PLUGIN_FAILED, "text")
-    assert [(notice.object.name, notice.component) for notice in session.notices] == [("c", "")]
+    session.results.notice_about(ObjectRef("ConfigMap", "kube-system", "c"), reasons.PLUGIN_FAILED, "text")
+    assert [(notice.object.name, notice.component) for notice in session.results.notices] == [("c", "")]

@@ -101,7 +101,7 @@ def test_a_queue_beyond_its_share_leaves_the_session_to_the_others(deadline: flo
 
     assert world.step() == [f"h{i}" for i in range(tried)]
     assert world.h.binds == ({"healthy-0": "n"} if healthy else {})
-    assert bool(world.h.last_session.report.cuts) is (tried < 10)
+    assert bool(world.h.last_session.results.report.cuts) is (tried < 10)
 
 
 def test_the_next_sessions_continue_where_the_queue_stopped_and_end_when_all_jobs_were_tried() -> None:

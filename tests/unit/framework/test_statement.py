@@ -97,8 +97,8 @@ def test_discard_gives_every_byte_back() -> None:
     assert recorded(h.state) == rebuilt(h.state)
     assert (len(statement), set(books.placed)) == (0, {"running"})
     assert [entry[1] for entry in books.calls[-4:]] == [["idle"], ["b0", "b1"], ["running"], ["a0"]]
-    assert not session.binds
-    assert not session.evictions
+    assert not session.results.binds
+    assert not session.results.evictions
 
 
 def test_discard_keeps_the_proposed_node_of_each_task() -> None:
@@ -108,7 +108,7 @@ def test_discard_keeps_the_proposed_node_of_each_task() -> None:
     statement.allocate(job, [h.task("a0")], [n1])
     statement.pipeline(job, [h.task("b0")], [n2])
     statement.discard()
-    found = {h.state.tasks[uid].name: (o.kind, o.node) for uid, o in session.outcomes.items()}
+    found = {h.state.tasks[uid].name: (o.kind, o.node) for uid, o in session.results.outcomes.items()}
     assert found == {"a0": ("schedulable", "n1"), "b0": ("pipelined", "n2")}
 
 
@@ -120,10 +120,12 @@ def test_commit_emits_binds_and_evictions_and_keeps_nominations() -> None:
     statement.pipeline(job, [h.task("b0")], [n2])
     statement.evict(h.task("running"), "make room")
     statement.commit()
-    assert session.binds == [
+    assert session.results.binds == [
         Bind("default", "a0", "default-a0-uid", "n1", {"placed-on": "n1", "also": "this"}, queue="q"),
     ]
-    assert session.evictions == [Evict("default", "running", "default-running-uid", "make room", "make room", "n1")]
+    assert session.results.evictions == [
+        Evict("default", "running", "default-running-uid", "make room", "make room", "n1")
+    ]
     statuses = [h.task(name).status for name in ("a0", "b0", "running")]
     assert statuses == [TaskStatus.BINDING, TaskStatus.PIPELINED, TaskStatus.RELEASING]
     assert recorded(h.state) == rebuilt(h.state)
@@ -200,7 +202,7 @@ def test_discard_undoes_everything_although_a_plugin_fails_each_time() -> None:
     statement.discard()
     assert to_document(h.state) == before
     assert set(h.plugin("ledger").placed) == {"running"}
-    assert [(error.plugin, error.hook) for error in session.report.errors] == [
+    assert [(error.plugin, error.hook) for error in session.results.report.errors] == [
         ("moody", "on_allocate"),
         ("moody", "on_deallocate"),
         ("moody", "on_deallocate"),
@@ -218,6 +220,6 @@ def test_nothing_is_committed_when_the_pod_annotations_of_a_plugin_fail() -> Non
     with pytest.raises(HookFailed) as caught:
         statement.commit()
     assert (caught.value.plugin, caught.value.hook) == ("moody", "bind_annotations")
-    assert (session.binds, session.evictions, session.report.bound) == ([], [], [])
+    assert (session.results.binds, session.results.evictions, session.results.report.bound) == ([], [], [])
     statement.discard()
     assert to_document(h.state) == before

@@ -104,7 +104,7 @@ def test_a_volume_is_kept_while_its_binding_is_under_way_and_free_again_when_tha
     statement = Statement(session)
     statement.allocate(h.job("g"), [task], [node])
     statement.commit()
-    assert session.binds[0].volumes[0].volume == "pv"
+    assert session.results.binds[0].volumes[0].volume == "pv"
     h.pod("other", group="late", **uses("second"))
     h.step()
     assert not h.binds

@@ -56,7 +56,7 @@ def sides_of(h: Harness) -> tuple[list[str], list[str]]:
 
 def _loads(h: Harness) -> Any:
     session = h.session()
-    return node_loads(session.nodes.nodes, session.usage, session.now)
+    return node_loads(session.nodes.nodes, session.snapshot.usage, session.now)
 
 
 def test_21_1_low_and_high_nodes() -> None:

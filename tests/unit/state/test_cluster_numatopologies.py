@@ -42,7 +42,7 @@ def test_equal_machines_share_their_topology() -> None:
     assert state.numa["a"].topology is state.numa["b"].topology
     for number in range(3, 300):
         state.apply(_changed("a", cpuDetail={str(cpu): {"core": cpu} for cpu in range(number)}))
-    assert len(state._numa_table._topologies) < 100, "those that no node has are forgotten"
+    assert len(state._tables.numa._topologies) < 100, "those that no node has are forgotten"
     state.apply(_changed("a"))
     assert state.numa["a"].topology is state.numa["b"].topology
 

@@ -28,11 +28,11 @@ def test_a_measurement_replaces_the_former_one_and_affects_no_other_node() -> No
     h = _harness("looks")
     h.apply(NodeUsageChanged({"a": NodeUsage(1, 2, 3), "b": NodeUsage(4)}), NodeUsageChanged({"a": NodeUsage(5, 6, 7)}))
     session = h.session()
-    assert session.usage == {"a": NodeUsage(5, 6, 7), "b": NodeUsage(4)}
+    assert session.snapshot.usage == {"a": NodeUsage(5, 6, 7), "b": NodeUsage(4)}
     assert session.changed.usage == {"a", "b"}
     h.apply(NodeUsageGone("a"), NodeUsageGone("never"))
     session = h.session()
-    assert (session.usage, session.changed.usage) == ({"b": NodeUsage(4)}, {"a"})
+    assert (session.snapshot.usage, session.changed.usage) == ({"b": NodeUsage(4)}, {"a"})
     assert h.session().changed.usage == set()
 
 

@@ -15,7 +15,7 @@ class EvictMarked(Action):
 
     def execute(self, session: Session) -> None:
         """Run the action."""
-        for task in list(session.tasks_by_uid.values()):
+        for task in list(session.snapshot.tasks_by_uid.values()):
             if "test/evict" in task.labels and task.status is TaskStatus.RUNNING and task.job is not None:
                 statement = Statement(session)
                 statement.evict(task, "the test")

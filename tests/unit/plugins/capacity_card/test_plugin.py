@@ -81,7 +81,7 @@ def test_usage_is_published_on_queues_when_enabled(harness: Callable[..., Harnes
     def published() -> Mapping[str, Mapping[str, str | None]]:
         session = h.session()
         h.plugin("capacity-card").close(session)
-        return session.queue_annotations
+        return session.results.queue_annotations
 
     assert published() == ({"q": {"volcano.sh/card.allocated": '{"A":1}'}} if enabled else {})
     h.queue("q", cards={"A": 1}, annotations={"volcano.sh/card.allocated": '{"A":1}'})

@@ -118,7 +118,7 @@ def test_releasing_capacity_is_pipelined_only_where_the_webhook_allows_it(webhoo
     h.group("g")
     h.pod("p", requests={"cpu": "2"})
     h.step()
-    outcome = h.last_session.outcomes[h.task("p").uid]
+    outcome = h.last_session.results.outcomes[h.task("p").uid]
     assert (outcome.kind, outcome.node) == ("pipelined", "n1")
 
 

@@ -66,7 +66,7 @@ class World:
 
     def buckets(self) -> list[list[str]]:
         """Names of the tasks in each bucket, sorted."""
-        tasks = self.session.tasks_by_uid
+        tasks = self.session.snapshot.tasks_by_uid
         return [
             sorted(tasks[uid].name for uid, bucket in self.job.of.items() if bucket is one) for one in self.job.buckets
         ]
