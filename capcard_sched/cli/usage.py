@@ -92,12 +92,13 @@ def usage(
                 report = source.usage(UsageQuery(until - seconds, until, groups), meter)
     except (BadInputError, LedgerError) as error:
         return usage_error(str(error))
+    measured = bool(prometheus) or any(row.measured is not None for row in report.rows)
     if output == "json":
         put_json(msgspec.json.format(msgspec.json.encode(_document(report)), indent=2).decode())
     elif output == "csv":
-        put(_csv(report, measured=bool(prometheus)), end="")
+        put(_csv(report, measured=measured), end="")
     else:
-        _print_tables(report, measured=bool(prometheus))
+        _print_tables(report, measured=measured)
     for note in report.notes:
         put_error(f"note: {note}")
     return 0
@@ -194,7 +195,7 @@ def _meter(url: str) -> CardMeter:
     from capcard_sched.daemon.card_activity import CardMeter
 
     try:
-        return CardMeter(url)
+        return CardMeter.of_url(url)
     except ValueError as error:
         raise BadInputError(f"--prometheus: {error}") from None
 

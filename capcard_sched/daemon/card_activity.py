@@ -6,22 +6,40 @@ The exporter names the pod that holds each GPU. A GPU is unused in five minutes 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from capcard_sched.daemon.usage_source import PrometheusClient, UsageError
-from capcard_sched.framework.conf.metrics_section import PrometheusSettings, read_address, without_password
+from capcard_sched.framework.conf.metrics_section import (
+    PrometheusSettings,
+    prometheus_of,
+    read_address,
+    without_password,
+)
 from capcard_sched.ledger.unused_time import PodActivity, UnmeasuredError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Coroutine, Mapping, Sequence
 
     from capcard_sched.ledger.unused_time import PodName
 
 _METRIC: Final = "DCGM_FI_DEV_GPU_UTIL"
+_NO_SERIES: Final = f"no series {_METRIC} with the label pod"
 #: Seconds of one interval.
 _STEP: Final = 300
 #: Millionths of a card-second of one GPU in one interval.
 _AMOUNT: Final = _STEP * 1_000_000
+#: Seconds: of sums over a period, and of the present.
+_LONG_TIMEOUT: Final = 120.0
+_SHORT_TIMEOUT: Final = 15.0
+_T = TypeVar("_T")
+
+
+class PodGpus(NamedTuple):
+    """Numbers of GPUs of one pod: measured, and without any use."""
+
+    measured: int
+    unused: int
 
 
 def _gpus(expression: str) -> str:
@@ -42,22 +60,58 @@ def activity_query(seconds: int, *, unused: bool) -> str:
     return f"sum by (namespace, pod) (count_over_time({found}[{max(1, seconds - 1)}s:{_STEP}s]))"
 
 
+async def _limited(measuring: Coroutine[Any, Any, _T], seconds: float) -> _T:
+    try:
+        async with asyncio.timeout(seconds):
+            return await measuring
+    except TimeoutError:
+        raise UsageError(f"no response within {seconds:g} s") from None
+
+
 class CardMeter:
     """Asks one Prometheus."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, settings: PrometheusSettings) -> None:
+        self._settings = settings
+
+    @classmethod
+    def of_url(cls, url: str) -> CardMeter:
         """Raises ValueError for an address that is no URL."""
         address = read_address(url)
         if address is None:
             raise ValueError(f"{without_password(url)}: expected a URL such as http://prometheus.monitoring:9090")
-        self._settings = PrometheusSettings(address)
+        return cls(PrometheusSettings(address))
+
+    @classmethod
+    def of_conf(cls, metrics: Mapping[str, str]) -> CardMeter | None:
+        """The Prometheus of the section `metrics` of a scheduler-conf, None without one."""
+        settings = prometheus_of(metrics)
+        return None if settings is None else cls(settings)
 
     def __call__(self, periods: Sequence[tuple[int, int]]) -> list[dict[PodName, PodActivity]]:
         """The activity of pods in periods (Unix milliseconds), one dict per period. Raises UnmeasuredError."""
+        return self._run(self._measure(periods))
+
+    def gpus(self, at: float | None = None) -> dict[PodName, PodGpus]:
+        """The GPUs of pods in the five minutes up to a moment (Unix seconds, default: now). Raises UnmeasuredError."""
+        return self._run(self._gpus_at(at), _SHORT_TIMEOUT)
+
+    def _run(self, measuring: Coroutine[Any, Any, _T], timeout: float = _LONG_TIMEOUT) -> _T:
+        """The result, of a thread with a loop of its own: callers may have one that runs. Raises UnmeasuredError."""
         try:
-            return asyncio.run(self._measure(periods))
+            with ThreadPoolExecutor(1) as threads:
+                return threads.submit(asyncio.run, _limited(measuring, timeout)).result()
         except UsageError as error:
             raise UnmeasuredError(f"{without_password(self._settings.address)}: {error}") from None
+
+    async def _gpus_at(self, at: float | None) -> dict[PodName, PodGpus]:
+        gpus = _gpus(f"max_over_time({_METRIC}[{_STEP}s])")
+        async with PrometheusClient(self._settings) as client:
+            measured = await self._counts(client, f"count by (namespace, pod) ({gpus})", at)
+            unused = await self._counts(client, f"count by (namespace, pod) ({gpus} == 0)", at)
+        if not measured:
+            raise UsageError(_NO_SERIES)
+        return {pod: PodGpus(round(count), round(unused.get(pod, 0.0))) for pod, count in measured.items()}
 
     async def _measure(self, periods: Sequence[tuple[int, int]]) -> list[dict[PodName, PodActivity]]:
         found = []
@@ -75,11 +129,11 @@ class CardMeter:
                     }
                 )
         if not any(found):
-            raise UsageError(f"no series {_METRIC} with the label pod")
+            raise UsageError(_NO_SERIES)
         return found
 
     @staticmethod
-    async def _counts(client: PrometheusClient, query: str, at: float) -> Mapping[PodName, float]:
+    async def _counts(client: PrometheusClient, query: str, at: float | None = None) -> Mapping[PodName, float]:
         series = await client.vector(query, at)
         return {
             (one.metric["namespace"], one.metric["pod"]): one.number

@@ -13,6 +13,8 @@ from urllib.request import urlopen
 import pytest
 
 from capcard_sched.cli.main import run
+from capcard_sched.daemon.card_activity import CardMeter, PodGpus
+from capcard_sched.ledger.unused_time import UnmeasuredError
 from capcard_sched.simulation.clock import EPOCH
 from tests.controlplane.build import needed
 from tests.controlplane.processes import end, free_port, spawn, tail
@@ -52,7 +54,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
     (folder / "prometheus.yml").write_text("scrape_configs: []\n")
     (folder / "samples").write_text(samples())
-    create = [tool, "tsdb", "create-blocks-from", "openmetrics", folder / "samples", folder / "data"]
+    create: list[str | Path] = [tool, "tsdb", "create-blocks-from", "openmetrics", folder / "samples", folder / "data"]
     subprocess.run(create, check=True, capture_output=True)
     command: list[str | Path] = [
         program, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
@@ -106,3 +108,11 @@ def test_usage_has_the_held_but_unused_card_hours(
     (group,) = json.loads(capsys.readouterr().out)["rows"]
     hour = HOUR * 1_000_000
     assert (group["used"], group["measured"], group["unused"]) == (8 * hour, 6 * hour, 3 * hour)
+
+
+def test_the_gpus_of_a_pod_are_those_of_the_last_five_minutes(prometheus: str) -> None:
+    meter = CardMeter.of_url(prometheus)
+    assert meter.gpus(EPOCH + HOUR - 60) == {("default", "half"): PodGpus(3, 2)}
+    assert meter.gpus(EPOCH + HOUR + 60) == {("default", "half"): PodGpus(3, 1)}
+    with pytest.raises(UnmeasuredError, match="no series DCGM_FI_DEV_GPU_UTIL with the label pod"):
+        meter.gpus()
