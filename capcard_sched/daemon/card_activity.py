@@ -69,7 +69,7 @@ async def _limited(measuring: Coroutine[Any, Any, _T], seconds: float) -> _T:
 
 
 class CardMeter:
-    """Asks one Prometheus."""
+    """Queries one Prometheus."""
 
     def __init__(self, settings: PrometheusSettings) -> None:
         self._settings = settings
