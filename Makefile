@@ -114,10 +114,12 @@ manifests: $(VENV)/run.stamp ## Generate manifests and dashboards
 	$(BIN)/python manifests/field_names.py
 	$(BIN)/python manifests/grafana/dashboards.py
 
-release: $(RELEASE)/made.stamp ## Build sdist, wheel, SBOMs (CycloneDX) and checksums into dist/
+KREW_URL ?= https://releases.example.com/capcard-sched
+release: $(RELEASE)/made.stamp ## Build sdist, wheel, SBOMs (CycloneDX), a plugin of krew and checksums into dist/
 	@rm -rf dist
 	@$(RELEASE)/bin/python -m build --outdir dist
 	@$(RELEASE)/bin/python requirements/sbom.py dist
+	@$(RELEASE)/bin/python requirements/krew.py dist $(KREW_URL)
 	@cd dist && sha256sum * > SHA256SUMS && cat SHA256SUMS
 
 audit: $(RELEASE)/made.stamp ## Look up known vulnerabilities of the pinned packages (needs the database of PyPI)

@@ -63,6 +63,7 @@ TEMPLATES = {
     "web/serviceaccount.yaml": WEB,
     "web/rbac.yaml": WEB,
     "web/service.yaml": WEB,
+    "budgets/rbac.yaml": f"and {WEB} .Values.custom.web_budgets_enable",
     "admission/webhooks.yaml": f'and {ADMISSION} (eq .Values.custom.mode "standalone")',
 }
 #: What differs between a manifest and its template, in this order.

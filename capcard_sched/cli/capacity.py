@@ -8,6 +8,7 @@ import cyclopts
 import msgspec
 
 from capcard_sched.cli.lists import Column, Listing, add_list, cell, field
+from capcard_sched.cli.unused_cards import unused_cards
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,6 +41,7 @@ _CARDS = Listing(
         field("NODE", "node"),
         field("CARD", "name"),
         *_AMOUNTS,
+        Column("UNUSED", lambda card: card["unused"], lambda card: cell(card["unused"]), "present"),
         Column("STRANDED", lambda card: card["stranded"] or None, lambda card: cell(card["stranded"]), "present"),
         Column("SHARED CARDS", lambda card: card["sharedCards"], shown="present"),
         _share("MEMORY", "memory"),
@@ -95,7 +97,9 @@ def read_cards(found: ClusterSource) -> list[_Row]:
         for card, use in CapacityReader(found.core.snapshot()).list_cards()
     ]
     items = sorted([*whole, *_shared_items(found)], key=lambda item: (item["node"], item["name"]))
+    unused = unused_cards(found)
     for item in items:
+        item["unused"] = unused.get((item["node"], item["name"]))
         item["stranded"] = None if stranded is None else stranded.get((item["node"], item["name"]), 0.0)
     return items
 
@@ -136,7 +140,8 @@ add_list(
 
 FREE is also the largest block that one pod can get on the node. STRANDED are free cards, or parts of cards, that no \
 pod of the cluster can use there: it requests more cpu or memory than is free beside them, more cards, or another \
-model. Of cards that a device plugin shares, TOTAL, USED and \
+model. UNUSED are used cards without utilization in the last five minutes, with the Prometheus of the scheduler-conf. \
+Of cards that a device plugin shares, TOTAL, USED and \
 FREE count vGPUs; memory is in units of the device plugin, cores in percent of one card. """,
     read_cards,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
@@ -13,23 +14,25 @@ from capcard_sched.cli.lists import Column, Json
 from capcard_sched.model.diagnosis import ExpectedStart, JobDiagnosis, no_start
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from capcard_sched.cli.cluster_source import ClusterSource
     from capcard_sched.insight.durations import JobRun
-    from capcard_sched.insight.expected_start import Forecast
+    from capcard_sched.insight.expected_start import Forecast, KnownState
 
 HistoryFlag: TypeAlias = Annotated[tuple[Path, ...], Parameter(negative=(), show_default=False, metavar="FILE")]
+LedgerFlag: TypeAlias = Annotated[str, Parameter(show_default=False, metavar="FILE|URL")]
 #: Pods and nodes up to which `explain` estimates starts by default: 19 runs take seconds.
 _SMALL: Final = 200
 
 
 def explain_start(
-    cluster: ClusterSource, found: JobDiagnosis, history: Iterable[Path], *, wanted: bool | None
+    cluster: ClusterSource, found: JobDiagnosis, history: Iterable[Path], ledger: str = "", *, wanted: bool | None
 ) -> ExpectedStart | None:
     """The expected start of the job of a diagnosis; None for one that does not wait, or when not wanted.
 
-    `wanted`: None for clusters of up to 200 pods and nodes. Raises BadInputError.
+    `history`, `ledger`: recordings or a database with like jobs. `wanted`: None for clusters of up to 200 pods and
+    nodes. Raises BadInputError.
     """
     if wanted is False or cluster.unreadable or not found.waits:
         return None
@@ -37,15 +40,38 @@ def explain_start(
     size = len(state.tasks) + len(state.nodes)
     if wanted is None and size > _SMALL:
         return no_start(cluster.now, f"not estimated by default with {size} pods and nodes; pass --expected-start")
-    return _forecast(cluster, read_history(history)).explain(found)
+    return _forecast(cluster, read_history(history), ledger).explain(found)
 
 
-def _forecast(cluster: ClusterSource, history: Iterable[JobRun]) -> Forecast:
-    """The expected starts of a cluster. `history`: runs of like jobs. Raises BadInputError."""
+def _forecast(cluster: ClusterSource, history: Iterable[JobRun], ledger: str) -> Forecast:
+    """The expected starts of a cluster. `history`, `ledger`: runs of like jobs. Raises BadInputError."""
     from capcard_sched.insight.expected_start import Forecast
 
     known = cluster.known_state()
-    return Forecast(cluster.core, known, [*read_history(known.recorded), *history])
+    runs = _read_ledger(ledger, known) if ledger else read_history(known.recorded)
+    return Forecast(cluster.core, known, [*runs, *history])
+
+
+def check_history(history: Collection[Path], ledger: str, recording: Path | None) -> None:
+    """Raises BadInputError for a ledger beside recordings, which may have the same jobs."""
+    if ledger and (history or recording is not None):
+        other = "--history" if history else "--recording"
+        raise BadInputError(f"--ledger: not with {other}: jobs of both would count twice")
+
+
+def _read_ledger(url: str, known: KnownState) -> list[JobRun]:
+    """The runs of the jobs of a database. Raises BadInputError."""
+    from capcard_sched.controllers.objects import POD
+    from capcard_sched.insight.ledger_runs import runs_of_ledger
+    from capcard_sched.ledger.database import LedgerDatabase, LedgerError
+    from capcard_sched.model.kinds import kind_of
+
+    present = {str(obj["metadata"].get("uid")) for obj in known.objects if kind_of(obj) == POD}
+    try:
+        with closing(LedgerDatabase(url, create=False)) as database:
+            return runs_of_ledger(database, present)
+    except LedgerError as error:
+        raise BadInputError(f"--ledger: {error}") from None
 
 
 def read_history(files: Iterable[Path]) -> list[JobRun]:
@@ -63,12 +89,14 @@ def read_history(files: Iterable[Path]) -> list[JobRun]:
     return found
 
 
-def with_expected_starts(cluster: ClusterSource, items: list[Json], history: Iterable[JobRun]) -> list[Json]:
+def with_expected_starts(
+    cluster: ClusterSource, items: list[Json], history: Iterable[JobRun], ledger: str = ""
+) -> list[Json]:
     """Items of `job list` with a field `expectedStart`: null for a job that does not wait. Raises BadInputError."""
     if cluster.unreadable:
         text = f"--expected-start: access denied: {', '.join(cluster.unreadable)}"
         raise BadInputError(f"{text}: {READER_HINT}")
-    forecast = _forecast(cluster, history)
+    forecast = _forecast(cluster, history, ledger)
     starts = forecast.expected_starts(forecast.waiting())
     return [
         {

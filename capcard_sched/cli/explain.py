@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from capcard_sched.cli.cluster_source import Source, load_cluster
 from capcard_sched.cli.exit_codes import usage_error
-from capcard_sched.cli.expected_start import HistoryFlag, explain_start
+from capcard_sched.cli.expected_start import HistoryFlag, LedgerFlag, check_history, explain_start
 from capcard_sched.cli.inputs import BadInputError
 from capcard_sched.cli.lists import print_document
 from capcard_sched.reports.progress import shown_progress
@@ -29,6 +29,7 @@ def explain(
     namespace: Annotated[str, Parameter(name=["--namespace", "-n"], show_default=False, metavar="NAME")] = "",
     expected_start: Annotated[bool | None, Parameter(show_default=False)] = None,
     history: HistoryFlag = (),
+    ledger: LedgerFlag = "",
     fix: Annotated[bool, Parameter(negative=())] = False,
     output: Annotated[Literal["text", "json"], Parameter(name=["--output", "-o"])] = "text",
     source: Source = Source(),  # noqa: B008 - frozen
@@ -46,6 +47,7 @@ def explain(
         expected_start: Estimate when a waiting job starts (docs/expected-start.md). Default: in clusters of up to
             200 pods and nodes.
         history: Recording of `run --record` with durations of like jobs. Repeatable.
+        ledger: Database with durations of like jobs: a file, or postgresql://USER@HOST:PORT/NAME (docs/ledger.md).
         fix: Also search the smallest changes that start it, each proven on a copy; changes nothing.
         output: Output format; JSON follows docs/diagnosis.schema.json.
         source: Flags that select the cluster.
@@ -54,6 +56,7 @@ def explain(
     from capcard_sched.insight.explain import find
 
     try:
+        check_history(history, ledger, source.recording)
         cluster = load_cluster(source, namespace=namespace)
         namespace = namespace or cluster.namespace
         subject = find(cluster.core, cluster.objects, namespace, name)
@@ -72,7 +75,7 @@ def explain(
                 meanwhile=_import_report if output == "text" else lambda: None,
                 progress=partial(progress.counted, noun="trials"),
             )
-        start = explain_start(cluster, found, history, wanted=expected_start)
+        start = explain_start(cluster, found, history, ledger, wanted=expected_start)
         found = msgspec.structs.replace(found, expected_start=start)
     except BadInputError as error:
         return usage_error(str(error))

@@ -8,7 +8,14 @@ from cyclopts import Parameter
 
 from capcard_sched.cli.cluster_source import ClusterSource, Source
 from capcard_sched.cli.exit_codes import usage_error
-from capcard_sched.cli.expected_start import START_COLUMNS, HistoryFlag, read_history, with_expected_starts
+from capcard_sched.cli.expected_start import (
+    START_COLUMNS,
+    HistoryFlag,
+    LedgerFlag,
+    check_history,
+    read_history,
+    with_expected_starts,
+)
 from capcard_sched.cli.inputs import BadInputError
 from capcard_sched.cli.lists import (
     Column,
@@ -91,6 +98,7 @@ def list_jobs(
     scheduler: Annotated[str, Parameter(name=["--scheduler", "-S"], show_default=False, metavar="NAME")] = "",
     expected_start: Annotated[bool, Parameter(negative=())] = False,
     history: HistoryFlag = (),
+    ledger: LedgerFlag = "",
     flags: NamespacedListFlags = NamespacedListFlags(),  # noqa: B008 - frozen
     source: Source = Source(),  # noqa: B008 - frozen
 ) -> int:
@@ -108,19 +116,22 @@ def list_jobs(
         scheduler: Jobs with this schedulerName only.
         expected_start: Also estimate when waiting jobs start (docs/expected-start.md).
         history: Recording of `run --record` with durations of like jobs, for --expected-start. Repeatable.
+        ledger: Database with durations of like jobs, for --expected-start: a file, or
+            postgresql://USER@HOST:PORT/NAME.
         flags: Flags of every list.
         source: Flags that select the cluster.
     """
 
     def read(found: ClusterSource) -> list[dict[str, Any]]:
         items = [item for item in read_jobs(found) if not scheduler or item["scheduler"] == scheduler]
-        return with_expected_starts(found, items, runs) if expected_start else items
+        return with_expected_starts(found, items, runs, ledger) if expected_start else items
 
     if expected_start and flags.watch:
         return usage_error("--expected-start: not with --watch")
-    if history and not expected_start:
-        return usage_error("--history: only with --expected-start")
+    if (history or ledger) and not expected_start:
+        return usage_error(f"--{'history' if history else 'ledger'}: only with --expected-start")
     try:
+        check_history(history, ledger, source.recording)
         runs = read_history(history)
     except BadInputError as error:
         return usage_error(str(error))

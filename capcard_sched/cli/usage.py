@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from capcard_sched.cli.ledger_server import LedgerServer
+    from capcard_sched.daemon.card_activity import CardMeter
     from capcard_sched.daemon.diagnosis.recording import RecordingReader
     from capcard_sched.ledger.job_history import JobLife
     from capcard_sched.ledger.usage_ledger import UsageLedger
@@ -33,6 +34,7 @@ Database = Annotated[str | None, Parameter(name="--ledger", metavar="FILE|URL")]
 Recording = Annotated[Path | None, Parameter(metavar="FILE")]
 Server = Annotated[str, Parameter(metavar="URL", show_default=False)]
 TokenFile = Annotated[Path | None, Parameter(metavar="FILE")]
+Prometheus = Annotated[str, Parameter(metavar="URL", show_default=False)]
 Since = Annotated[str, Parameter(allow_leading_hyphen=True, metavar="DURATION")]
 
 ledger_app = App(name="ledger", help="Record card-hours in a database.")
@@ -53,6 +55,7 @@ def usage(
     token_file: TokenFile = None,
     since: Since = "30d",
     by: str = "queue,card",
+    prometheus: Prometheus = "",
     output: Annotated[Literal["table", "csv", "json"], Parameter(name=["--output", "-o"])] = "table",
 ) -> int:
     """Show card-hours: used, idle and lent parts of quotas, evicted work, waits of jobs, utilization of cards.
@@ -64,6 +67,8 @@ def usage(
         token_file: File with a bearer token for --server, of a user of the cluster.
         since: Period up to the last record, such as 12h or 30d.
         by: Groups, separated by commas: queue, card, namespace, user, service, day.
+        prometheus: Address of a Prometheus with DCGM's utilization of GPUs, for the held but unused card-hours, such as
+            http://prometheus.monitoring:9090 (docs/ledger.md).
         output: Output format. csv has the groups; amounts are card-hours, waits seconds.
     """
     from capcard_sched.ledger.database import LedgerError
@@ -76,20 +81,24 @@ def usage(
             raise BadInputError(f"--by: {error}") from None
         seconds = _seconds("--since", since)
         remote = _server(server, token_file, ledger, recording)
+        if remote is not None and prometheus:
+            raise BadInputError("--prometheus: not with --server: give --ledger")
+        meter = _meter(prometheus) if prometheus else None
         if remote is not None:
             report = remote.usage(since, ",".join(groups))
         else:
             with _opened(ledger, recording) as source:
                 until = source.recorded_until
-                report = source.usage(UsageQuery(until - seconds, until, groups))
+                report = source.usage(UsageQuery(until - seconds, until, groups), meter)
     except (BadInputError, LedgerError) as error:
         return usage_error(str(error))
+    measured = bool(prometheus) or any(row.measured is not None for row in report.rows)
     if output == "json":
         put_json(msgspec.json.format(msgspec.json.encode(_document(report)), indent=2).decode())
     elif output == "csv":
-        put(_csv(report), end="")
+        put(_csv(report, measured=measured), end="")
     else:
-        _print_tables(report)
+        _print_tables(report, measured=measured)
     for note in report.notes:
         put_error(f"note: {note}")
     return 0
@@ -179,6 +188,16 @@ def _server(url: str, token_file: Path | None, database: str | None, recording: 
     from capcard_sched.cli.ledger_server import LedgerServer
 
     return LedgerServer(url, token_file)
+
+
+def _meter(url: str) -> CardMeter:
+    """Raises BadInputError."""
+    from capcard_sched.daemon.card_activity import CardMeter
+
+    try:
+        return CardMeter.of_url(url)
+    except ValueError as error:
+        raise BadInputError(f"--prometheus: {error}") from None
 
 
 @contextmanager
@@ -277,16 +296,17 @@ def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.0f}%" if whole else ""
 
 
-def _print_tables(report: UsageReport) -> None:
+def _print_tables(report: UsageReport, *, measured: bool) -> None:
     put(f"Card-hours from {report.since} to {report.until}")
     has_quota = any(row.quota is not None for row in report.rows)
     quotas = ["QUOTA", "IDLE", "LENT"] if has_quota else []
     names = [_HEADERS[name] for name in report.by]
-    headers = [*names, "USED", *quotas, "EVICTED", "JOBS", "WAIT P50", "WAIT P90"]
+    headers = [*names, "USED", *(["UNUSED"] if measured else []), *quotas, "EVICTED", "JOBS", "WAIT P50", "WAIT P90"]
     rows = [
         (
             *row.group,
             _hours(row.used),
+            *([_hours(row.unused) or "-"] if measured else ()),
             *([_hours(row.quota), _hours(row.idle), _hours(row.lent)] if has_quota else ()),
             _hours(row.evicted),
             str(row.jobs),
@@ -313,11 +333,12 @@ def _print_tables(report: UsageReport) -> None:
             put(line)
 
 
-def _csv(report: UsageReport) -> str:
+def _csv(report: UsageReport, *, measured: bool) -> str:
     from capcard_sched.web.usage import usage_group
     from capcard_sched.web.usage_csv import usage_csv
 
-    return usage_csv(report.by, map(usage_group, report.rows))
+    more = {name: [_hours(getattr(row, name)) for row in report.rows] for name in ("measured", "unused")}
+    return usage_csv(report.by, map(usage_group, report.rows), more if measured else {})
 
 
 def _document(report: UsageReport) -> dict[str, Any]:

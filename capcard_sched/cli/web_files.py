@@ -26,6 +26,7 @@ from capcard_sched.cli.sessions import full_session
 from capcard_sched.cli.what_if import compare, describe_changes
 from capcard_sched.insight.changes import UnknownObjectError
 from capcard_sched.insight.forked_copy import ForkedCopyError
+from capcard_sched.model.diagnosis import no_start
 from capcard_sched.reports.recording import Recorder
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.web.changes import Comparison, ProposedChanges
@@ -198,11 +199,18 @@ def cluster_of(
     label: str,
     headlines: Callable[[], Mapping[str, Headline]],
     history: History | None = None,
+    like_jobs: str = "",
 ) -> Cluster:
-    """The cluster of pages. `state`: what a comparison starts from; None for the files of the source."""
+    """The cluster of pages. `state`: what a comparison starts from; None for the files of the source.
+
+    `like_jobs`: the ledger with durations of like jobs, "" for none.
+    """
 
     def expected_start(diagnosis: JobDiagnosis, wanted: bool) -> ExpectedStart | None:
-        return explain_start(found, diagnosis, (), wanted=wanted)
+        try:
+            return explain_start(found, diagnosis, (), like_jobs, wanted=wanted)
+        except BadInputError as error:  # the page shows what does not depend on the ledger
+            return no_start(found.now, str(error))
 
     return Cluster(
         core=found.core,

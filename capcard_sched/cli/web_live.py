@@ -138,7 +138,8 @@ class LiveClusters:
         assert found.live is not None
         headlines = once(lambda: found.headlines.read(found.now) if found.headlines is not None else {})
         state = live_state(self._source, found.live)
-        cluster = cluster_of(found, self._source, state, self._held.connection.server, headlines)
+        server = self._held.connection.server
+        cluster = cluster_of(found, self._source, state, server, headlines, like_jobs=self._ledger)
         warnings = (*cluster.warnings, *(line.removeprefix("warning: ") for line in notes.getvalue().splitlines()))
         warnings = tuple(dict.fromkeys(warnings))
         return replace(cluster, warnings=warnings, namespaces=namespaces, ledger=self._ledger)

@@ -51,10 +51,21 @@ class UsageError(Exception):
     """A failed measurement; the text has the reason and no password."""
 
 
-class _Series(msgspec.Struct, frozen=True):
+class PrometheusSeries(msgspec.Struct, frozen=True):
+    """One series of an instant vector."""
+
     metric: dict[str, str]
     #: Unix seconds of the evaluation, and a number as text.
     value: tuple[float, str]
+
+    @property
+    def number(self) -> float | None:
+        """The value; None for one that is no finite number."""
+        try:
+            found = float(self.value[1])
+        except ValueError:
+            return None
+        return found if math.isfinite(found) else None
 
 
 class _Data(msgspec.Struct, frozen=True, rename="camel"):
@@ -70,7 +81,7 @@ class _PrometheusResponse(msgspec.Struct, frozen=True, rename="camel"):
 
 
 _response: Final = msgspec.json.Decoder(_PrometheusResponse)
-_vector: Final = msgspec.json.Decoder(tuple[_Series, ...])
+_vector: Final = msgspec.json.Decoder(tuple[PrometheusSeries, ...])
 
 
 def queries(label: str, step: str = _STEP) -> tuple[str, str, str]:
@@ -125,11 +136,16 @@ class PrometheusClient:
         }
 
     async def query(self, query: str) -> dict[str, float]:
-        """An instant vector as numbers by node label; values that are not finite are omitted."""
+        """An instant vector as numbers by node label; values that are not finite are omitted. Raises UsageError."""
+        return _numbers(await self.vector(query), self._settings.node_label)
+
+    async def vector(self, query: str, at: float | None = None) -> tuple[PrometheusSeries, ...]:
+        """An instant vector at a moment (Unix seconds, default: now). Raises UsageError."""
         assert self._session is not None
+        params = {"query": query} if at is None else {"query": query, "time": f"{at:.3f}"}
         try:
             before = cancellations()
-            async with self._session.get(self._url, params={"query": query}, allow_redirects=False) as response:
+            async with self._session.get(self._url, params=params, allow_redirects=False) as response:
                 if cancellations() > before:
                     raise asyncio.CancelledError
                 content = await _content(response)
@@ -143,11 +159,10 @@ class PrometheusClient:
                 raise UsageError(f"HTTP {status}: {kind}{decoded.error or decoded.status}"[:_SHOWN])
             if decoded.data.result_type != "vector":
                 raise UsageError(f"expected a vector, got a {decoded.data.result_type}")
-            series = _vector.decode(decoded.data.result)
+            return _vector.decode(decoded.data.result)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             prefix = "" if status == 200 else f"HTTP {status}, "
             raise UsageError(f"{prefix}not a Prometheus response: {error}"[:_SHOWN]) from error
-        return _numbers(series, self._settings.node_label)
 
 
 async def _content(response: aiohttp.ClientResponse) -> bytes:
@@ -160,14 +175,8 @@ async def _content(response: aiohttp.ClientResponse) -> bytes:
     return b"".join(parts)
 
 
-def _numbers(series: Iterable[_Series], label: str) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for each in series:
-        with contextlib.suppress(ValueError):
-            value = float(each.value[1])
-            if math.isfinite(value) and label in each.metric:
-                found[each.metric[label]] = value
-    return found
+def _numbers(series: Iterable[PrometheusSeries], label: str) -> dict[str, float]:
+    return {each.metric[label]: each.number for each in series if label in each.metric and each.number is not None}
 
 
 def _percent(value: float | None) -> float | None:

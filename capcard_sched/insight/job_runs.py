@@ -106,8 +106,17 @@ def shape_of(pods: Iterable[tuple[JsonObject, int]], queue: str, namespace: str,
         cards, cores = cards + amount * count, cores + cpu * count
         if amount > per_pod:
             per_pod, card = amount, notes.get(CARD_NAME) or notes.get(CARD_NAME_ALIAS) or resource
-    size = 1 << max(0, math.ceil(math.log2(max(cards or cores, 1.0))))
-    return JobFeatures(namespace, queue, stem_of(name), card, per_pod, size)
+    return JobFeatures(namespace, queue, stem_of(name), card, per_pod, _size(cards or cores))
+
+
+def shape_of_cards(namespace: str, queue: str, name: str, card: str, per_pod: int, total: int) -> JobFeatures:
+    """The shape of a job whose pods held thousandths of a card: one of them at most, and all."""
+    return JobFeatures(namespace, queue, stem_of(name), card, per_pod / _MILLI, _size(total / _MILLI))
+
+
+def _size(amount: float) -> int:
+    """Cards or cores, rounded up to a power of two."""
+    return 1 << max(0, math.ceil(math.log2(max(amount, 1.0))))
 
 
 def _request(pod: JsonObject) -> tuple[str, float, float]:

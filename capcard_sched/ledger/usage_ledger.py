@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.ledger.job_history import JobLife
     from capcard_sched.ledger.rows import Row
+    from capcard_sched.ledger.unused_time import Meter
     from capcard_sched.model.card_labels import CardLabels
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.intents import Intent
@@ -170,9 +171,9 @@ class UsageLedger:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def usage(self, query: UsageQuery) -> UsageReport:
-        """Card-time by the groups of a query."""
-        return usage_report(self._database, query)
+    def usage(self, query: UsageQuery, meter: Meter | None = None) -> UsageReport:
+        """Card-time by the groups of a query. `meter`: a source of utilization."""
+        return usage_report(self._database, query, meter)
 
     def series(self, since: float, until: float) -> list[UsageSeries]:
         """Cards in use over time, by card and queue (Unix seconds)."""

@@ -15,6 +15,8 @@ import msgspec
 from sqlalchemy import or_, select
 
 from capcard_sched.ledger import schema
+from capcard_sched.ledger.unused_time import HeldPart, UnmeasuredError, add_unused, coverage_note
+from capcard_sched.model.cards import CARD
 from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Row as DatabaseRow
 
     from capcard_sched.ledger.database import LedgerDatabase
+    from capcard_sched.ledger.unused_time import Meter
 
 Dimension: TypeAlias = Literal["queue", "card", "namespace", "user", "service", "day"]
 #: Dimension to its column of jobs and charges.
@@ -74,6 +77,9 @@ class UsageRow(msgspec.Struct):
     quota: int | None = None
     idle: int | None = None
     lent: int | None = None
+    #: Used time of whole cards that a source of utilization measured, and its part without any use; None without one.
+    measured: int | None = None
+    unused: int | None = None
 
 
 class CardRow(msgspec.Struct):
@@ -132,8 +138,8 @@ def days_between(began: int, ended: int) -> Iterator[tuple[int, int, int]]:
         day += DAY
 
 
-def usage_report(database: LedgerDatabase, query: UsageQuery) -> UsageReport:
-    """The report of a query. Cost: O(charges and jobs of the period)."""
+def usage_report(database: LedgerDatabase, query: UsageQuery, meter: Meter | None = None) -> UsageReport:
+    """The report of a query. `meter`: a source of utilization. Cost: O(charges and jobs of the period)."""
     since, until = round(query.since * 1000), round(query.until * 1000)
     charge, job, capacity, quota = schema.CHARGE, schema.JOB, schema.CAPACITY, schema.QUOTA
     daily, daily_quota = schema.DAILY_USE, schema.DAILY_QUOTA
@@ -177,7 +183,7 @@ def usage_report(database: LedgerDatabase, query: UsageQuery) -> UsageReport:
         query.by,
         groups.rows(),
         _card_rows(capacities, used, since, until),
-        _notes(charges),
+        _notes(charges) + (groups.measure(meter) if meter is not None else []),
     )
 
 
@@ -187,6 +193,10 @@ class _Groups:
     def __init__(self, by: tuple[Dimension, ...], since: int, until: int) -> None:
         self._by, self._since, self._until = by, since, until
         self._rows: dict[tuple[str, ...], UsageRow] = {}
+        #: Parts of the period for which rows differ: the first moment of a day, or 0, begin and end; and the part of
+        #: each charge of whole cards.
+        self._periods = list(days_between(since, until)) if "day" in by else [(0, since, until)]
+        self._held: list[HeldPart] = []
 
     def _row(self, values: Mapping[str, str], day: int) -> UsageRow:
         key = tuple([format_timestamp(day / 1000)[:10] if name == "day" else values[name] for name in self._by])
@@ -203,6 +213,9 @@ class _Groups:
         parts = days_between(began, ended) if "day" in self._by else [(0, began, ended)] if began < ended else []
         for day, first, last in parts:
             group, amount = self._row(values, day), row.thousandths * (last - first)
+            if row.thousandths % CARD == 0:
+                period = (day - self._periods[0][0]) // DAY
+                self._held.append(HeldPart(group, period, (row.namespace, row.pod), amount))
             group.used += amount
             group.evicted += amount if row.end_reason == "Evicted" else 0
 
@@ -227,6 +240,17 @@ class _Groups:
         group.quota = (group.quota or 0) + parts.quota
         group.idle = (group.idle or 0) + parts.idle
         group.lent = (group.lent or 0) + parts.lent
+
+    def measure(self, meter: Meter) -> list[str]:
+        """Add the unused time. Returns notes about what is not measured."""
+        if not self._held:
+            return []
+        try:
+            found = meter([(begin, end) for _, begin, end in self._periods])
+        except UnmeasuredError as error:
+            return [f"unused card-hours are not known: {error}"]
+        add_unused(self._rows.values(), self._held, found)
+        return [note for note in (coverage_note(self._rows.values()),) if note]
 
     def rows(self) -> list[UsageRow]:
         return [self._rows[key] for key in sorted(self._rows)]

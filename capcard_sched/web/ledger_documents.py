@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
+from capcard_sched.daemon.card_activity import CardMeter
 from capcard_sched.ledger.database import LedgerError
 from capcard_sched.ledger.usage_report import UsageQuery
 from capcard_sched.model.trials import API_VERSION, InsightPart
@@ -42,6 +43,9 @@ class LedgerUsageRow(InsightPart, frozen=True, kw_only=True):
     quota: int | None
     idle: int | None
     lent: int | None
+    #: Used time of whole cards that a source of utilization measured, and its part without any use; None without one.
+    measured: int | None = None
+    unused: int | None = None
 
 
 class LedgerCardRow(InsightPart, frozen=True, kw_only=True):
@@ -131,7 +135,7 @@ def ledger_usage(cluster: Cluster, query: Mapping[str, str]) -> LedgerUsage:
     try:
         with opened_ledger(cluster) as ledger:
             until = ledger.recorded_until
-            report = ledger.usage(UsageQuery(until - seconds, until, by))
+            report = ledger.usage(UsageQuery(until - seconds, until, by), _meter(cluster))
     except LedgerError as error:
         raise LookupError(str(error)) from None
     return LedgerUsage(
@@ -143,6 +147,11 @@ def ledger_usage(cluster: Cluster, query: Mapping[str, str]) -> LedgerUsage:
         cards=msgspec.convert(report.cards, tuple[LedgerCardRow, ...], from_attributes=True),
         notes=tuple(report.notes),
     )
+
+
+def _meter(cluster: Cluster) -> CardMeter | None:
+    """The Prometheus of the scheduler-conf of a live cluster: pods of a file are in none."""
+    return CardMeter.of_conf(cluster.core.snapshot().conf.metrics) if cluster.is_live else None
 
 
 def ledger_history(cluster: Cluster, query: Mapping[str, str]) -> LedgerHistory:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from capcard_sched.model.quoting import escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from capcard_sched.web.views import UsageGroup
 
@@ -18,12 +18,16 @@ _AMOUNTS: Final = ("used", "evicted", "quota", "idle", "lent")
 _FORMULAS: Final = frozenset("=+-@\uff1d\uff0b\uff0d\uff20")
 
 
-def usage_csv(by: Sequence[str], groups: Iterable[UsageGroup]) -> str:
-    """One row per group: its names, card-hours with two decimals, jobs, waits in seconds; "" for what it has not."""
+def usage_csv(by: Sequence[str], groups: Iterable[UsageGroup], more: Mapping[str, Sequence[str]] | None = None) -> str:
+    """One row per group: its names, card-hours with two decimals, jobs, waits in seconds; "" for what it has not.
+
+    `more`: names and cells of further columns.
+    """
+    more = more or {}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*by, *_AMOUNTS, "jobs", "wait_p50", "wait_p90"])
-    for group in groups:
+    writer.writerow([*by, *_AMOUNTS, "jobs", "wait_p50", "wait_p90", *more])
+    for index, group in enumerate(groups):
         amounts = [getattr(group, name) for name in _AMOUNTS]
         waits = [group.wait_p50, group.wait_p90]
         writer.writerow(
@@ -32,6 +36,7 @@ def usage_csv(by: Sequence[str], groups: Iterable[UsageGroup]) -> str:
                 *("" if amount is None else f"{amount:.2f}" for amount in amounts),
                 group.jobs,
                 *("" if wait is None else f"{wait:.3f}" for wait in waits),
+                *(cells[index] for cells in more.values()),
             ]
         )
     return text.getvalue()

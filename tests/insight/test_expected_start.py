@@ -307,11 +307,33 @@ def test_a_recording_is_a_history_of_like_jobs(tmp_path: Path, capsys: pytest.Ca
     words = ("train-51", "-f", str(now), "--until", "30s")
     line, _ = start_of(capsys, *words)
     assert line == "Expected start:  unknown: no estimate of the end of default/job/train-50"
-    line, document = start_of(capsys, *words, "--history", str(file))
-    assert line.endswith("when default/job/train-50 ends (12 like jobs)")
-    found = document["expectedStart"]
-    assert found["runs"] == RUNS
-    assert 70 <= found["p10"] <= found["p50"] <= found["p90"] <= 90
+    database = tmp_path / "past.db"
+    assert run(["ledger", "import", str(file), "--ledger", str(database)]) == 0
+    found = {}
+    for source in (["--history", str(file)], ["--ledger", str(database)]):
+        line, document = start_of(capsys, *words, *source)
+        assert line.endswith("when default/job/train-50 ends (12 like jobs)")
+        found = document["expectedStart"]
+        assert found["runs"] == RUNS
+        assert 70 <= found["p10"] <= found["p50"] <= found["p90"] <= 90
+    assert run(["job", "list", *words[1:], "--expected-start", "--ledger", str(database)]) == 0
+    assert cells_of(capsys.readouterr().out)["train-51"]["BASIS"] == "12 like jobs"
+    assert run(["explain", "train-51", "--recording", str(file), "--ledger", str(database)]) == 2
+    assert capsys.readouterr().err == "error: --ledger: not with --recording: jobs of both would count twice\n"
+
+
+def test_of_a_ledger_the_jobs_of_the_state_do_not_count_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The ended pods of the simulation are still in the state, and its ledger has them, too."""
+    file, database = tmp_path / "cluster.yaml", tmp_path / "cluster.db"
+    ended = "".join(job(f"train-{index:02}", 4, seconds=10, scheduler="volcano") for index in range(8))
+    file.write_text(written(CLUSTER + ended))
+    assert run(["simulate", "-f", str(file), "--until", "10m", "--ledger", str(database)]) == 0
+    capsys.readouterr()
+    file.write_text(written(CLUSTER + ended + job("train-50", 4) + job("train-51", 4)))
+    line, _ = start_of(capsys, "train-51", "-f", str(file), "--until", "10m", "--ledger", str(database))
+    assert line == "Expected start:  unknown: no estimate of the end of default/job/train-50"
 
 
 def test_a_file_that_is_no_recording_is_one_error_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -95,8 +95,9 @@ def test_by_default_the_chart_makes_the_objects_of_the_one_manifest(helm: Path) 
 
 
 def test_with_every_feature_it_makes_those_of_the_components(helm: Path, kubectl: Path, tmp_path: Path) -> None:
-    ours = kustomized(kubectl, overlay(tmp_path, "eviction-api", "podgroup-status", "web"))
-    custom = {"eviction_api_enable": True, "podgroup_status_enable": True, "web_enable": True}
+    ours = kustomized(kubectl, overlay(tmp_path, "eviction-api", "podgroup-status", "web", "budgets"))
+    enabled = ("eviction_api_enable", "podgroup_status_enable", "web_enable", "web_budgets_enable")
+    custom = dict.fromkeys(enabled, True)
     values = {"custom": {**custom, "controller_enable": False, "admission_enable": False}}
     assert plain_by_key(rendered(helm, values)) == plain_by_key(ours)
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 import threading
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from capcard_sched.cli.inputs import BadInputError
 from capcard_sched.cli.ledger_server import LedgerServer
+from capcard_sched.framework.conf.scheduler_conf import default_text
 from tests.clock import until
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
@@ -25,13 +31,13 @@ from tests.web.served import Reply, Served
 
 #: Seconds of a step on a loaded machine.
 _SECONDS = 90
+_PROGRAM = str(Path(sys.executable).with_name("capcard-sched"))
 
 
 @asynccontextmanager
 async def serving_live(config: Path, *arguments: str) -> AsyncIterator[Served]:
     """A server of the cluster of a kubeconfig, with all lists complete."""
-    program = str(Path(sys.executable).with_name("capcard-sched"))
-    command = [program, "web", "--listen-address", "127.0.0.1:0", "--kubeconfig", str(config), *arguments]
+    command = [_PROGRAM, "web", "--listen-address", "127.0.0.1:0", "--kubeconfig", str(config), *arguments]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, env=dict(os.environ))
     assert process.stdout is not None
     try:
@@ -83,6 +89,59 @@ async def test_the_pages_of_a_live_cluster_follow_it(cluster: Cluster, config: P
         )
         await browsing
         await until(partial(_is_used, served), "held cards are in the ledger", within=_SECONDS)
+
+
+class _Prometheus(BaseHTTPRequestHandler):
+    """Of the four cards of `runs`, two have samples: one of `runs-0` in use, one of `runs-1` without use."""
+
+    def do_GET(self) -> None:
+        query, namespace = parse_qs(urlsplit(self.path).query)["query"][0], self.server.namespace  # type: ignore[attr-defined]
+        pods = ["runs-1"] if "== 0" in query else ["runs-0", "runs-1"]
+        number = "1" if query.startswith("count") else "100000"  # more intervals than the pods exist
+        series = [{"metric": {"namespace": namespace, "pod": pod}, "value": [0, number]} for pod in pods]
+        content = json.dumps({"status": "success", "data": {"resultType": "vector", "result": series}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing."""
+
+
+async def test_unused_cards_come_from_the_prometheus_of_the_scheduler_conf(
+    cluster: Cluster, config: Path, tmp_path: Path
+) -> None:
+    conf, database = tmp_path / "conf.yaml", str(tmp_path / "live.db")
+
+    async def cards(address: str) -> tuple[dict[str, Any], str]:
+        conf.write_text(f"{default_text()}\nmetrics: {{type: prometheus, address: '{address}'}}\n")
+        command = [_PROGRAM, "card", "list", "-o", "json", "--kubeconfig", str(config), "--scheduler-conf", str(conf)]
+        process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+        out, err = await process.communicate()
+        return {item["node"]: item["unused"] for item in json.loads(out)["items"]}, err.decode()
+
+    unused, note = await cards("http://127.0.0.1:1")
+    assert unused == {"n1": None, "n2": None}
+    assert note.startswith("note: unused cards are not known: http://127.0.0.1:1: ClientConnectorError:")
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Prometheus) as server:
+        server.namespace = cluster.namespace  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert await cards(f"http://127.0.0.1:{server.server_port}") == ({"n1": 1, "n2": None}, "")
+        async with serving_live(config, "--ledger", database, "--scheduler-conf", str(conf)) as served:
+            found: list[Any] = []
+
+            def is_recorded() -> bool:
+                reply = served.get("/api/v1/ledger/usage?since=1h")
+                found[:] = [reply.json] if reply.status == 200 else []
+                return any(row["used"] for one in found for row in one["rows"])
+
+            await until(lambda: asyncio.to_thread(is_recorded), "held cards are in the ledger", within=_SECONDS)
+        server.shutdown()
+    (row,) = [row for row in found[0]["rows"] if row["group"] == ["q", A10]]
+    assert 0 < row["unused"] < row["measured"] < row["used"]
+    (note,) = found[0]["notes"]
+    assert note.endswith("card-hours are not measured: UNUSED leaves them out")
 
 
 def _is_used(served: Served) -> bool:

@@ -105,7 +105,7 @@ def _check(found: Mapping[str, str], problems: ConfProblems) -> None:
         message = "no address: no load of nodes is measured"
         problems.warning(("metrics", ADDRESS), message, accepted=_ADDRESS_FORM)
     for key, readable, form, consequence in (
-        (ADDRESS, _address, _ADDRESS_FORM, "no load of nodes is measured"),
+        (ADDRESS, read_address, _ADDRESS_FORM, "no load of nodes is measured"),
         (INTERVAL, _interval, _INTERVAL_FORM, "30s is used"),
         (INSECURE, _truth, "true or false", "certificates are checked"),
         (NODE_LABEL, _label, "the name of a label", "instance is used"),
@@ -128,7 +128,7 @@ def _check_value(
 
 def prometheus_of(metrics: Mapping[str, str]) -> PrometheusSettings | None:
     """The Prometheus of a checked section, with defaults for invalid values; None for none."""
-    address = _address(metrics.get(ADDRESS, ""))
+    address = read_address(metrics.get(ADDRESS, ""))
     if metrics.get(TYPE, PROMETHEUS) != PROMETHEUS or address is None:
         return None
     return PrometheusSettings(
@@ -139,7 +139,8 @@ def prometheus_of(metrics: Mapping[str, str]) -> PrometheusSettings | None:
     )
 
 
-def _address(text: str) -> str | None:
+def read_address(text: str) -> str | None:
+    """The URL of a Prometheus up to the path before `/api/v1`; None for another text."""
     match = _URL.fullmatch(text)
     return text.rstrip("/") if match is not None and 0 < int(match["port"] or 80) < 65536 else None
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from capcard_sched.ledger import schema
+from capcard_sched.ledger.card_lives import card_lives
 from capcard_sched.ledger.database import IN_MEMORY, LedgerError
 from capcard_sched.ledger.usage_ledger import UsageLedger, open_ledger
 from capcard_sched.ledger.usage_report import UsageQuery
@@ -140,6 +141,37 @@ def test_a_job_that_is_gone_after_a_gap_is_lost_and_a_quota_that_is_gone_ends(le
     assert quotas == [(0, 4000), (500, None)]
     totals = [(row.at // 1000 - DAY0, row.total) for row in ledger.database.read(schema.CAPACITY.select())]
     assert totals == [(0, 8000), (500, 4000)]
+
+
+def test_lives_of_jobs_have_ended_only_where_they_ended_by_themselves(ledger: UsageLedger) -> None:
+    """Times in seconds; `late` began between the sources, and the end of `unstamped` fell into that gap."""
+
+    def one(name: str, at: float, phase: str = "Running", end: float = 0) -> list[Delta]:
+        return [group(name), pod(name, 2, at=DAY0 + at, group=name, phase=phase, end=DAY0 + end if end else 0)]
+
+    first = [*one("done", 10), *one("lost", 10), *one("runs", 10), *one("unstamped", 10), *one("evicted", 10)]
+    ledger.start("a", "live", DAY0 + 20)
+    ledger.feed(DAY0 + 20, [node(32), *first], [Evict("ns", "evicted", "uid-evicted", "", "preempted by x")])
+    ledger.feed(DAY0 + 60, [*one("done", 10, "Succeeded", 50), gone("evicted")])
+    ledger.feed(DAY0 + 100, [])
+    ledger.flush()
+    ledger.start("b", "live", DAY0 + 500)
+    ledger.feed(DAY0 + 500, [node(32), *one("runs", 10), *one("late", 300), *one("unstamped", 10, "Succeeded")])
+    ledger.flush()
+    lives = {life.name: life for life in card_lives(ledger.database)}
+    found = {
+        name: (life.began / 1000 - DAY0, life.observed_from / 1000 - DAY0, life.last / 1000 - DAY0, life.ended)
+        for name, life in lives.items()
+    }
+    assert found == {
+        "done": (10, 20, 50, True),
+        "evicted": (10, 20, 60, False),
+        "lost": (10, 20, 100, False),
+        "runs": (10, 20, 500, False),
+        "late": (300, 500, 500, False),
+    }
+    assert (lives["done"].card, lives["done"].per_pod, lives["done"].total) == (H200, 2000, 2000)
+    assert "done" not in {life.name for life in card_lives(ledger.database, {"uid-done"})}
 
 
 def test_a_source_before_the_last_record_of_another_one_is_refused(ledger: UsageLedger) -> None:
