@@ -17,7 +17,7 @@ from capcard_sched.devices.allocator import CANNOT_ALLOCATE, Allocator, NodeErro
 from capcard_sched.devices.claims import AllocationError, plan_claim
 from capcard_sched.framework.eviction.nominations import is_late
 from capcard_sched.framework.session.doubled_devices import keeper
-from capcard_sched.framework.toolkit.device_cards import accepted_cards, is_accepted
+from capcard_sched.framework.toolkit.device_cards import accepted_cards, card_of, is_accepted
 from capcard_sched.model.device_objects import MAX_CONSUMERS
 from capcard_sched.model.intents import ClaimAllocation
 from capcard_sched.model.kinds import CORE_API
@@ -63,28 +63,43 @@ class PodClaims(NamedTuple):
     held: tuple[str, ...] = ()
     #: The reason why the claims allow no node, "" without one.
     error: str = ""
-    #: The cards that `card.name` of the pod accepts; () for all.
-    cards: tuple[str, ...] = ()
+    #: The cards that `card.name` of the pod accepts, and that quotas leave of them; None for all. "" are devices that
+    #: are no card.
+    cards: tuple[str, ...] | None = None
+    #: Whether all devices are of the same of these cards.
+    same_card: bool = False
 
 
 class _UsableDevices:
-    """Refuses cards that the pod does not accept, and devices with binding conditions, which are not supported."""
+    """Refuses devices of cards that the pod does not accept, and those with binding conditions: not supported."""
 
-    def __init__(self, cards: tuple[str, ...]) -> None:
+    def __init__(self, cards: tuple[str, ...] | None, *, same_card: bool) -> None:
         self._cards = cards
+        self._same_card = same_card
+        #: The cards of the devices so far.
+        self._chosen: list[str] = []
         #: The first refused device with binding conditions; "" for none.
         self.refused = ""
+        #: Whether a device was refused for its card.
+        self.refused_card = False
 
     def add(self, request: RequestPlan, device: PoolDevice) -> bool:
-        if self._cards and not request.admin_access and not is_accepted(device, self._cards):
-            return False
         if device.spec.binding_conditions:
             self.refused = self.refused or "/".join(device.id)
             return False
+        if self._cards is None or request.admin_access:
+            return True
+        card = card_of(device) if self._same_card else ""
+        if not is_accepted(device, self._cards) or (card and self._chosen and self._chosen[0] != card):
+            self.refused_card = True
+            return False
+        if card:
+            self._chosen.append(card)
         return True
 
     def remove(self, request: RequestPlan, device: PoolDevice) -> None:
-        pass
+        if self._same_card and not request.admin_access and card_of(device):
+            self._chosen.pop()
 
 
 class ClaimRules:
@@ -101,6 +116,7 @@ class ClaimRules:
         self._early: set[str] = set()
 
     def open(self, session: Session) -> None:
+        self._session = session
         self._inventory, self._ledger, self._tasks = session.devices, session.claims, session.tasks_by_uid
         self._placed.clear()
         self._early.clear()
@@ -157,9 +173,20 @@ class ClaimRules:
                 waiting.append(key)
         if not waiting:
             return PodClaims(tuple(dict.fromkeys(allocated)))
-        return PodClaims(
-            tuple(dict.fromkeys(allocated)), tuple(waiting), tuple(held), cards=accepted_cards(task.cls.annotations)
-        )
+        named, usable = accepted_cards(task.cls.annotations), self._usable_cards(task)
+        cards = named or None
+        if usable is not None:
+            cards = usable if named else (*usable, "")
+        allowed = tuple(dict.fromkeys(allocated))
+        return PodClaims(allowed, tuple(waiting), tuple(held), "", cards, usable is not None)
+
+    def _usable_cards(self, task: Task) -> tuple[str, ...] | None:
+        """The cards with quota, of which the devices of a pod are one; None without a limit."""
+        queue = self._session.queues.get(task.job.queue) if task.job is not None else None
+        found: tuple[str, ...] | None = None
+        if queue is not None:
+            found = self._session.dispatch.first("claim_cards", queue, task)
+        return found
 
     def _problem(self, task: Task, name: str, claim: Claim | None, *, generated: bool) -> str:
         """The reason why a claim allows no node, "" without one."""
@@ -213,7 +240,8 @@ class ClaimRules:
 
     def _reject_without_devices(self, claims: PodClaims, rows: NodeView, result: FilterResult) -> None:
         texts: list[str] = []
-        contents = _content(claims.cards), *[_content(self._ledger.claims[key].spec) for key in claims.open]
+        contents = tuple([_content(self._ledger.claims[key].spec) for key in claims.open])
+        contents = _content((claims.cards, claims.same_card)), *contents
         for row in rows.rows.tolist():
             found = self._verdict(claims, contents, rows.nodes[row], future=rows.future)
             if isinstance(found, AllocationError):
@@ -243,13 +271,16 @@ class ClaimRules:
 
     def _search(self, claims: PodClaims, node: Node, usage: DeviceUsage) -> Found:
         plans = [plan for key in claims.open if not isinstance(plan := self._plan(self._ledger.claims[key]), str)]
-        usable = _UsableDevices(claims.cards)
+        usable = _UsableDevices(claims.cards, same_card=claims.same_card)
         allocator = Allocator(self._inventory, usage, node.name, node.labels, constraints=(usable,))
         found: Found
         try:
             found = allocator.allocate(plans)
         except NodeError as error:
             found = error
+            if usable.refused_card and str(error) == CANNOT_ALLOCATE:
+                listed = "|".join(filter(None, claims.cards or ()))
+                found = NodeError(f"{CANNOT_ALLOCATE} with devices of card <{listed}>")
             if usable.refused:
                 found = NodeError(f"{CANNOT_ALLOCATE}: device {usable.refused} uses {_UNSUPPORTED}", "unsupported")
         except AllocationError as error:
