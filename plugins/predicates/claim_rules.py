@@ -45,7 +45,6 @@ Found: TypeAlias = "list[Allocation] | NodeError | AllocationError"
 _MOST_VERDICTS: Final = 200_000
 _content = msgspec.msgpack.Encoder(order="deterministic").encode
 UNAVAILABLE: Final = "resourceclaim not available on the node"
-_UNSUPPORTED: Final = "bindingConditions, which is not supported"
 
 
 class ClaimedDevicesTakenError(RuntimeError):
@@ -71,22 +70,17 @@ class PodClaims(NamedTuple):
 
 
 class _UsableDevices:
-    """Refuses devices of cards that the pod does not accept, and those with binding conditions: not supported."""
+    """Refuses devices of cards that the pod does not accept."""
 
     def __init__(self, cards: tuple[str, ...] | None, *, same_card: bool) -> None:
         self._cards = cards
         self._same_card = same_card
         #: The cards of the devices so far.
         self._chosen: list[str] = []
-        #: The first refused device with binding conditions; "" for none.
-        self.refused = ""
         #: Whether a device was refused for its card.
         self.refused_card = False
 
     def add(self, request: RequestPlan, device: PoolDevice) -> bool:
-        if device.spec.binding_conditions:
-            self.refused = self.refused or "/".join(device.id)
-            return False
         if self._cards is None or request.admin_access:
             return True
         card = card_of(device) if self._same_card else ""
@@ -105,7 +99,9 @@ class _UsableDevices:
 class ClaimRules:
     """Implements the module's checks for one plugin instance; `open` is called at the start of every session."""
 
-    def __init__(self) -> None:
+    def __init__(self, binding_timeout: int) -> None:
+        """`binding_timeout`: seconds for which pods wait for the binding conditions of their devices."""
+        self._binding_timeout = binding_timeout
         #: Claim key to its plan, with the claim and the version of the inventory it was made for.
         self._plans: dict[str, tuple[Claim, int, ClaimPlan | str]] = {}
         #: Node and contents of claims to the versions of the pools of the node, and the verdict.
@@ -202,10 +198,6 @@ class ClaimRules:
             return f'resourceclaim "{name}" has {len(consumers)} consumers'
         if (kept := keeper(claim, self._ledger, self._tasks)) is not None:
             return f'resourceclaim "{name}": ResourceClaim {kept.claim.key} has device {"/".join(kept.device)}, too'
-        allocation = claim.allocation
-        for each in allocation.devices.results or () if allocation is not None else ():
-            if each.binding_conditions:
-                return f'resourceclaim "{name}": device {each.device} uses {_UNSUPPORTED}'
         return ""
 
     def _plan(self, claim: Claim) -> ClaimPlan | str:
@@ -281,8 +273,6 @@ class ClaimRules:
             if usable.refused_card and str(error) == CANNOT_ALLOCATE:
                 listed = "|".join(filter(None, claims.cards or ()))
                 found = NodeError(f"{CANNOT_ALLOCATE} with devices of card <{listed}>")
-            if usable.refused:
-                found = NodeError(f"{CANNOT_ALLOCATE}: device {usable.refused} uses {_UNSUPPORTED}", "unsupported")
         except AllocationError as error:
             found = error
         result = "allocated" if isinstance(found, list) else found.result
@@ -347,6 +337,7 @@ class ClaimRules:
                     claims[key].name,
                     claims[key].uid,
                     self._ledger.assumed[key].allocation if key in self._ledger.assumed else None,
+                    self._binding_timeout,
                 )
                 for key in self._placed.get(task.uid, ())
             )

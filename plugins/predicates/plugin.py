@@ -123,7 +123,7 @@ class Predicates(Plugin):
         self._ports = HostPorts()
         self._rules = RuleBook(self._enabled)
         self._volumes = VolumeRules(self._enabled)
-        self._claims = ClaimRules()
+        self._claims = ClaimRules(self._enabled.device_binding_timeout)
         self.supports_claims = self._enabled.dynamic_resources
         #: The diagnosis whose nodes were already checked for their number of pods.
         self._counted: Diagnosis | None = None

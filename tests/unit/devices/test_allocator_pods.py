@@ -48,6 +48,9 @@ def test_pods_with_claims(case: dict[str, Any]) -> None:
     pods = {item["metadata"]["name"]: _state_of(item) for item in items if item["kind"] == "Pod"}
     for name, expected in case["pods"].items():
         assert pods[name] == expected or (expected in pods[name] and " " in expected) or not expected, pods
+    for name, expected in case.get("events", {}).items():
+        events = [item for item in items if item["kind"] == "Event" and item["involvedObject"]["name"] == name]
+        assert expected in [f"{event['reason']} {event['message']}" for event in events]
     claims = {item["metadata"]["name"]: _shown(item) for item in items if item["kind"] == "ResourceClaim"}
     if "claims" in case:
         assert len(claims) == len(case["claims"])
