@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from capcard_sched.devices.allocator import CANNOT_ALLOCATE, Allocator, NodeError
-from capcard_sched.devices.claims import AllocationError, plan_claim
+from capcard_sched.devices.claims import AllocationError, alternative_score, plan_claim
 from capcard_sched.framework.eviction.nominations import is_late
 from capcard_sched.framework.session.doubled_devices import keeper
 from capcard_sched.framework.toolkit.device_cards import accepted_cards, card_of, is_accepted
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from capcard_sched.devices.claims import Claim, ClaimPlan, RequestPlan
     from capcard_sched.devices.inventory import PoolDevice
     from capcard_sched.devices.usage import DeviceUsage
-    from capcard_sched.framework.api.node_view import FilterResult, NodeView
+    from capcard_sched.framework.api.node_view import FilterResult, NodeView, Rows
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.device_objects import Allocation
@@ -67,6 +67,8 @@ class PodClaims(NamedTuple):
     cards: tuple[str, ...] | None = None
     #: Whether all devices are of the same of these cards.
     same_card: bool = False
+    #: Whether a request of an open claim has alternatives (`firstAvailable`).
+    has_alternatives: bool = False
 
 
 class _UsableDevices:
@@ -104,8 +106,8 @@ class ClaimRules:
         self._binding_timeout = binding_timeout
         #: Claim key to its plan, with the claim and the version of the inventory it was made for.
         self._plans: dict[str, tuple[Claim, int, ClaimPlan | str]] = {}
-        #: Node and contents of claims to the versions of the pools of the node, and the verdict.
-        self._verdicts: dict[tuple[str, bool, tuple[bytes, ...]], tuple[tuple[int, ...], Verdict]] = {}
+        #: Node and contents of claims to the versions of the pools of the node, the verdict and the preference.
+        self._verdicts: dict[tuple[str, bool, tuple[bytes, ...]], tuple[tuple[int, ...], Verdict, int]] = {}
         #: Pod uid to the keys of its claims whose allocations the placement assumed.
         self._placed: dict[str, tuple[str, ...]] = {}
         #: Uids of placed pods whose devices leaving pods still hold.
@@ -152,6 +154,7 @@ class ClaimRules:
         allocated: list[NodeSelector | None] = []
         waiting: list[str] = []
         held: list[str] = []
+        has_alternatives = False
         for each in wanted:
             key = f"{task.namespace}/{each.claim}"
             claim = self._ledger.claims.get(key)
@@ -167,6 +170,7 @@ class ClaimRules:
                 if isinstance(plan, str):
                     return PodClaims(error=plan)
                 waiting.append(key)
+                has_alternatives = has_alternatives or any(len(request) > 1 for request in plan.requests)
         if not waiting:
             return PodClaims(tuple(dict.fromkeys(allocated)))
         named, usable = accepted_cards(task.cls.annotations), self._usable_cards(task)
@@ -174,7 +178,7 @@ class ClaimRules:
         if usable is not None:
             cards = usable if named else (*usable, "")
         allowed = tuple(dict.fromkeys(allocated))
-        return PodClaims(allowed, tuple(waiting), tuple(held), "", cards, usable is not None)
+        return PodClaims(allowed, tuple(waiting), tuple(held), "", cards, usable is not None, has_alternatives)
 
     def _usable_cards(self, task: Task) -> tuple[str, ...] | None:
         """The cards with quota, of which the devices of a pod are one; None without a limit."""
@@ -232,10 +236,9 @@ class ClaimRules:
 
     def _reject_without_devices(self, claims: PodClaims, rows: NodeView, result: FilterResult) -> None:
         texts: list[str] = []
-        contents = tuple([_content(self._ledger.claims[key].spec) for key in claims.open])
-        contents = _content((claims.cards, claims.same_card)), *contents
+        contents = self._contents(claims)
         for row in rows.rows.tolist():
-            found = self._verdict(claims, contents, rows.nodes[row], future=rows.future)
+            found, _ = self._verdict(claims, contents, rows.nodes[row], future=rows.future)
             if isinstance(found, AllocationError):
                 result.reject_all(Code.UNRESOLVABLE, str(found))
                 return
@@ -245,21 +248,45 @@ class ClaimRules:
                 rejected = np.array([each == text for each in texts], dtype=bool)
                 result.reject(rejected, Code.UNSCHEDULABLE, text)
 
-    def _verdict(self, claims: PodClaims, contents: tuple[bytes, ...], node: Node, *, future: bool) -> Verdict:
-        """Why claims get no devices on a node. Kept for claims of equal content while the pools of the node stay."""
+    def preferences(self, claims: PodClaims, candidates: NodeView) -> Rows:
+        """By node, 8 less the index of the alternative of each request that has some; 0 on unfit nodes: intp [k]."""
+        contents = self._contents(claims)
+        with self._ledger.retained(claims.held if candidates.future else ()):
+            found = [
+                self._verdict(claims, contents, candidates.nodes[row], future=candidates.future)[1]
+                for row in candidates.rows.tolist()
+            ]
+        return np.array(found, dtype=np.intp)
+
+    def _contents(self, claims: PodClaims) -> tuple[bytes, ...]:
+        """What a search for the claims depends on, besides the devices."""
+        specs = [_content(self._ledger.claims[key].spec) for key in claims.open]
+        return _content((claims.cards, claims.same_card)), *specs
+
+    def _verdict(
+        self, claims: PodClaims, contents: tuple[bytes, ...], node: Node, *, future: bool
+    ) -> tuple[Verdict, int]:
+        """Why claims get no devices on a node, and as `preferences`.
+
+        Kept for claims of equal content while the pools of the node stay.
+        """
         pools = self._inventory.pools(node.name, node.labels)
         usage = self._ledger.future if future else self._ledger
         stamp = self._inventory.version, *[usage.pool_version(pool.id) for pool in pools]
         known = self._verdicts.get((node.name, future, contents))
         if known is not None and known[0] == stamp:
-            return known[1]
+            return known[1:]
         found = self._search(claims, node, usage)
         verdict = None if isinstance(found, list) else found
+        preference = 0
+        if claims.has_alternatives and isinstance(found, list):
+            specs = [self._ledger.claims[key].spec for key in claims.open]
+            preference = sum(map(alternative_score, specs, found))
         if verdict is None or str(verdict).startswith(CANNOT_ALLOCATE):  # other texts name the claim
             if len(self._verdicts) > _MOST_VERDICTS:
                 self._verdicts.clear()
-            self._verdicts[node.name, future, contents] = stamp, verdict
-        return verdict
+            self._verdicts[node.name, future, contents] = stamp, verdict, preference
+        return verdict, preference
 
     def _search(self, claims: PodClaims, node: Node, usage: DeviceUsage) -> Found:
         plans = [plan for key in claims.open if not isinstance(plan := self._plan(self._ledger.claims[key]), str)]

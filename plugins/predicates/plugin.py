@@ -178,6 +178,10 @@ class Predicates(Plugin):
         volumes = self._context(signature).volumes
         return bool(self._enabled.volume_binding_shape) and volumes is not None and bool(volumes.open)
 
+    def _prefers_alternatives(self, signature: PodSignature) -> bool:
+        claims = self._context(signature).claims
+        return bool(self._enabled.prioritized_list_weight) and claims is not None and claims.has_alternatives
+
     def pre_predicate(self, signature: PodSignature) -> Refusal | None:
         rules, volumes, claims = self._context(signature)
         error = signature.cls.term_excess or self._claimed_resource(signature.cls)
@@ -244,6 +248,14 @@ class Predicates(Plugin):
         assert shape is not None
         assert volumes is not None
         return candidates.take(self._volumes.score(volumes, shape)) * self._enabled.volume_binding_weight
+
+    @score(reads=OTHER_NODES, when=_prefers_alternatives)
+    def score_alternatives(self, signature: PodSignature, candidates: NodeView) -> Scores:
+        """Higher for the first alternatives of claims; the best node gets 100 times the weight."""
+        claims = self._context(signature).claims
+        assert claims is not None
+        found = self._claims.preferences(claims, candidates)
+        return found * (100 * self._enabled.prioritized_list_weight / max(1, found.max(initial=0)))
 
     def on_allocate(self, placement: Placement) -> None:
         if placement.cls.host_ports and self._enabled.node_ports:
