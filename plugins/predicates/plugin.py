@@ -255,7 +255,9 @@ class Predicates(Plugin):
         claims = self._context(signature).claims
         assert claims is not None
         found = self._claims.preferences(claims, candidates)
-        return found * (100 * self._enabled.prioritized_list_weight / max(1, found.max(initial=0)))
+        best = max(1, int(found.max(initial=0)))
+        scores: Scores = found * (100 * self._enabled.prioritized_list_weight / best)
+        return scores
 
     def on_allocate(self, placement: Placement) -> None:
         if placement.cls.host_ports and self._enabled.node_ports:
