@@ -45,7 +45,7 @@ class ClaimDemand(NamedTuple):
     error: str = ""
 
 
-class _Request(NamedTuple):
+class _CardRequest(NamedTuple):
     """One request of a claim for devices that are cards."""
 
     #: Each serves the request alone, preferred first.
@@ -160,7 +160,7 @@ class ClaimCards:
 
     def demand(self, namespace: str, claims: Iterable[PodClaim], names: tuple[str, ...] = ()) -> ClaimDemand:
         """The demand of a pod with these claims. `names`: the cards that it accepts; () for all."""
-        requests: list[_Request] = []
+        requests: list[_CardRequest] = []
         try:
             for each in claims:
                 requests += self._claimed(namespace, each, names)
@@ -201,7 +201,7 @@ class ClaimCards:
         except AllocationError:
             return None
 
-    def _claimed(self, namespace: str, each: PodClaim, names: tuple[str, ...]) -> list[_Request]:
+    def _claimed(self, namespace: str, each: PodClaim, names: tuple[str, ...]) -> list[_CardRequest]:
         """The requests of one claim for cards. Raises AllocationError for a charge that is not supported."""
         plan = self._plan(namespace, each)
         if plan is None:
@@ -219,7 +219,7 @@ class ClaimCards:
             )
         return self._allocated(namespace, each) or found
 
-    def _allocated(self, namespace: str, each: PodClaim) -> list[_Request]:
+    def _allocated(self, namespace: str, each: PodClaim) -> list[_CardRequest]:
         """The cards that an allocated claim holds; [] for other claims, and while a device is unknown or shared."""
         claim, session = self._claims.get(f"{namespace}/{each.claim}"), self._session
         if claim is None or claim.allocation is None or session is None:
@@ -231,11 +231,11 @@ class ClaimCards:
                 return []
             if not result.admin_access:
                 found[card_of(device)] += 1
-        return [_Request((card,), count) for card, count in found.items() if card]
+        return [_CardRequest((card,), count) for card, count in found.items() if card]
 
     def _requested(
         self, plan: ClaimPlan, alternatives: tuple[RequestPlan, ...], names: tuple[str, ...]
-    ) -> _Request | None:
+    ) -> _CardRequest | None:
         """What one request requests of cards; None for no cards. Alternatives without any device do not count."""
         counts: set[int] = set()
         cards: list[str] = []
@@ -251,7 +251,7 @@ class ClaimCards:
             )
         if names:
             cards.sort(key=names.index)
-        return _Request(tuple(dict.fromkeys(cards)), counts.pop()) if cards else None
+        return _CardRequest(tuple(dict.fromkeys(cards)), counts.pop()) if cards else None
 
     def _matching(self, request: RequestPlan, names: tuple[str, ...]) -> tuple[str, ...]:
         """The cards of the devices of one alternative, in their order; "" for devices that are no card.

@@ -17,7 +17,7 @@ from capcard_sched.devices.allocator import CANNOT_ALLOCATE, Allocator, NodeErro
 from capcard_sched.devices.claims import AllocationError, alternative_score, plan_claim
 from capcard_sched.framework.eviction.nominations import is_late
 from capcard_sched.framework.session.doubled_devices import keeper
-from capcard_sched.framework.toolkit.device_cards import accepted_cards, card_of, is_accepted
+from capcard_sched.framework.toolkit.device_cards import accepted_cards, card_of, is_accepted, usable_cards
 from capcard_sched.model.device_objects import MAX_CONSUMERS
 from capcard_sched.model.intents import ClaimAllocation
 from capcard_sched.model.kinds import CORE_API
@@ -173,20 +173,12 @@ class ClaimRules:
                 has_alternatives = has_alternatives or any(len(request) > 1 for request in plan.requests)
         if not waiting:
             return PodClaims(tuple(dict.fromkeys(allocated)))
-        named, usable = accepted_cards(task.cls.annotations), self._usable_cards(task)
+        named, usable = accepted_cards(task.cls.annotations), usable_cards(self._session, task)
         cards = named or None
         if usable is not None:
             cards = usable if named else (*usable, "")
         allowed = tuple(dict.fromkeys(allocated))
         return PodClaims(allowed, tuple(waiting), tuple(held), "", cards, usable is not None, has_alternatives)
-
-    def _usable_cards(self, task: Task) -> tuple[str, ...] | None:
-        """The cards with quota, of which the devices of a pod are one; None without a limit."""
-        queue = self._session.queues.get(task.job.queue) if task.job is not None else None
-        found: tuple[str, ...] | None = None
-        if queue is not None:
-            found = self._session.dispatch.first("claim_cards", queue, task)
-        return found
 
     def _problem(self, task: Task, name: str, claim: Claim | None, *, generated: bool) -> str:
         """The reason why a claim allows no node, "" without one."""

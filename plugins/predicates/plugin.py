@@ -256,7 +256,7 @@ class Predicates(Plugin):
         assert claims is not None
         found = self._claims.preferences(claims, candidates)
         best = max(1, int(found.max(initial=0)))
-        scores: Scores = found * (100 * self._enabled.prioritized_list_weight / best)
+        scores: Scores = found.astype(np.float64) * (100 * self._enabled.prioritized_list_weight / best)
         return scores
 
     def on_allocate(self, placement: Placement) -> None:

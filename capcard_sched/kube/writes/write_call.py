@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Seconds; shortest and longest pause of a worker after a 429; the write itself may wait longer.
 _MIN_PAUSE: Final = 0.1
-#: Seconds between two looks at what a PreBind waits for.
+#: Seconds between two attempts at a PreBind that is pending.
 _PENDING_SECONDS: Final = 1.0
 _MAX_PAUSE: Final = 1.0
 
