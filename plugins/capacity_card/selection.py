@@ -67,7 +67,7 @@ class CardSelection(Plugin):
     def claim_cards(self, queue: Queue, task: Task) -> tuple[str, ...] | None:
         """The cards with free quota, of which the devices of the pod's claims are one; None without such devices."""
         demand = self.demands.of(task.cls)
-        if not demand.by_claims:
+        if not demand.by_claims or demand.error:
             return None
         account = self.ledger.queues.get(queue.name) if demand.several else None
         return demand.alternatives if account is None else self._choice(account, demand, task).usable

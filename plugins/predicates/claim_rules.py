@@ -291,7 +291,7 @@ class ClaimRules:
             found = error
             if usable.refused_card and str(error) == CANNOT_ALLOCATE:
                 listed = "|".join(filter(None, claims.cards or ()))
-                found = NodeError(f"{CANNOT_ALLOCATE} with devices of card <{listed}>")
+                found = NodeError(f"{CANNOT_ALLOCATE} with devices of card <{listed}>" if listed else CANNOT_ALLOCATE)
         except AllocationError as error:
             found = error
         result = "allocated" if isinstance(found, list) else found.result
