@@ -8,7 +8,7 @@ import msgspec
 
 from capcard_sched.cel.program import Program
 from capcard_sched.devices.selectors import compile_selector
-from capcard_sched.model.device_objects import ALL, EXACT_COUNT, Allocation, DeviceClaim
+from capcard_sched.model.device_objects import ALL, EXACT_COUNT, MAX_ALTERNATIVES, Allocation, DeviceClaim
 from capcard_sched.model.ownership import Owner, controller_of_meta
 from capcard_sched.model.quantity import QuantityError, parse_quantity
 
@@ -193,6 +193,17 @@ def _selectors(found: tuple[DeviceSelector, ...] | None, source: str) -> list[Se
             raise AllocationError(f"{source}: selector #{index}: CEL compile error: {program}", "selector_error")
         made.append(Selector(program, f"{source}: selector #{index}"))
     return made
+
+
+def alternative_score(spec: DeviceClaim, allocation: Allocation) -> int:
+    """The sum over the requests with alternatives of 8, the most of them, less the index of the chosen one."""
+    chosen = {result.request for result in allocation.devices.results or ()}
+    return sum(
+        MAX_ALTERNATIVES - index
+        for request in spec.requests or ()
+        for index, each in enumerate(request.first_available or ())
+        if f"{request.name}/{each.name}" in chosen
+    )
 
 
 def allocation_config(

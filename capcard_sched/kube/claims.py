@@ -1,7 +1,8 @@
 """PreBind of ResourceClaims: writes allocation and reservation before the pod is bound, and undoes them.
 
 The finalizer is written first, then allocation and reservation in one write: an allocation cannot be changed, only
-cleared together with all consumers. Every step carries the version that was read, and is idempotent.
+cleared together with all consumers. Every step carries the version that was read, and is idempotent. For devices with
+binding conditions, the PreBind is repeated until the driver reports them: it does not wait itself.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from capcard_sched.kube.errors import RetryClass
 from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes.requests import MERGE
+from capcard_sched.kube.writes.write_call import PreBindPendingError
 from capcard_sched.model.annotations import FENCE
-from capcard_sched.model.device_objects import MAX_CONSUMERS, ResourceClaimStatus
+from capcard_sched.model.binding_conditions import PreparedClaimStatus, binding_state
+from capcard_sched.model.device_objects import MAX_CONSUMERS
 from capcard_sched.model.objects import ApiStruct, ObjectMeta
 from capcard_sched.model.timestamps import format_timestamp
 
@@ -48,7 +51,7 @@ class _Claim(ApiStruct, frozen=True, tag=_KIND, tag_field="kind"):
     """A claim with its finalizers, which the core does not read."""
 
     metadata: _Meta = _Meta()
-    status: ResourceClaimStatus = ResourceClaimStatus()
+    status: PreparedClaimStatus = PreparedClaimStatus()
 
 
 class ClaimError(ApiError):
@@ -63,11 +66,20 @@ async def reserve_claims(
 ) -> None:
     """Return when every claim of `bind.claims` is allocated and reserved for the pod.
 
-    `fence` returns the token of a write. Raises ClaimError if a claim is gone, deleted or allocated to other devices,
-    and RequestError.
+    `fence` returns the token of a write. Raises PreBindPendingError while a device lacks a binding condition,
+    ClaimError if a claim is gone, deleted or allocated to other devices, or a device cannot be prepared.
     """
+    waiting = ""
     for wanted in bind.claims or ():
-        await _repeat(_Write(client, observer, fence, bind.namespace, wanted.claim), bind, wanted)
+        write = _Write(client, observer, fence, bind.namespace, wanted.claim)
+        claim = await _repeat(write, bind, wanted)
+        state = binding_state(claim.status, time.time(), wanted.timeout)
+        if state.failed:
+            await _give_back(write, bind, wanted, clear=True)
+            raise ClaimError(f"resourceclaim {bind.namespace}/{wanted.claim}: {state.failed}")
+        waiting = waiting or (state.waiting and f"resourceclaim {bind.namespace}/{wanted.claim}: {state.waiting}")
+    if waiting:
+        raise PreBindPendingError(waiting)
 
 
 class _Write(NamedTuple):
@@ -97,18 +109,19 @@ class _Write(NamedTuple):
         return response
 
 
-async def _repeat(write: _Write, bind: Bind, wanted: ClaimAllocation) -> None:
-    for attempt in range(_ATTEMPTS):
+async def _repeat(write: _Write, bind: Bind, wanted: ClaimAllocation) -> _Claim:
+    attempt = 0
+    while True:
+        attempt += 1
         try:
-            await _reserve(write, bind, wanted)
+            return await _reserve(write, bind, wanted)
         except RequestError as error:
-            if error.status != HTTPStatus.CONFLICT or attempt == _ATTEMPTS - 1:
+            if error.status != HTTPStatus.CONFLICT or attempt == _ATTEMPTS:
                 raise
-        else:
-            return
 
 
-async def _reserve(write: _Write, bind: Bind, wanted: ClaimAllocation) -> None:
+async def _reserve(write: _Write, bind: Bind, wanted: ClaimAllocation) -> _Claim:
+    """The claim, allocated and reserved for the pod."""
     name = f"{bind.namespace}/{wanted.claim}"
     claim = await write.read()
     meta, status = claim.metadata, claim.status
@@ -129,13 +142,14 @@ async def _reserve(write: _Write, bind: Bind, wanted: ClaimAllocation) -> None:
     elif wanted.allocation is not None and _devices(status.allocation) != _devices(wanted.allocation):
         raise ClaimError(f"resourceclaim {name} is allocated to other devices")
     elif is_reserved:
-        return
+        return claim
     if not is_reserved:
         if len(consumers) >= MAX_CONSUMERS:
             raise ClaimError(f"resourceclaim {name} has {len(consumers)} consumers")
         consumer = {"resource": "pods", "name": bind.name, "uid": bind.uid}
         body["reservedFor"] = [*msgspec.to_builtins(consumers), consumer]
-    await write.patch(step, {"metadata": {"resourceVersion": version}, "status": body}, "status")
+    response = await write.patch(step, {"metadata": {"resourceVersion": version}, "status": body}, "status")
+    return msgspec.json.decode(response, type=_Claim)
 
 
 async def _protect(write: _Write, claim: _Claim) -> str:
@@ -170,26 +184,31 @@ async def release_claims(
     Gives up on an error: the reservation stays, and the pod is bound later where the claim is.
     """
     for wanted in reversed(bind.claims or ()):
-        for _ in range(_ATTEMPTS):
-            try:
-                await _release(_Write(client, observer, fence, bind.namespace, wanted.claim), bind, wanted)
-            except msgspec.DecodeError:
-                pass
-            except RequestError as error:
-                if error.retry_class is RetryClass.CONFLICT:
-                    continue
-            break
+        write = _Write(client, observer, fence, bind.namespace, wanted.claim)
+        await _give_back(write, bind, wanted, clear=wanted.allocation is not None)
 
 
-async def _release(write: _Write, bind: Bind | ReleaseClaims, wanted: ClaimAllocation) -> None:
+async def _give_back(write: _Write, bind: Bind | ReleaseClaims, wanted: ClaimAllocation, *, clear: bool) -> None:
+    """Removes the pod from a claim. `clear`: the last consumer takes the allocation with it."""
+    for _ in range(_ATTEMPTS):
+        try:
+            await _release(write, bind, wanted, clear=clear)
+        except msgspec.DecodeError:
+            pass
+        except RequestError as error:
+            if error.retry_class is RetryClass.CONFLICT:
+                continue
+        break
+
+
+async def _release(write: _Write, bind: Bind | ReleaseClaims, wanted: ClaimAllocation, *, clear: bool) -> None:
     claim = await write.read()
     consumers = claim.status.reserved_for or ()
     left = [each for each in consumers if each.uid != bind.uid]
-    is_ours = wanted.allocation is not None and claim.status.allocation is not None
     if claim.metadata.uid != wanted.uid or len(left) == len(consumers):
         return
     status: dict[str, Any] = {"reservedFor": msgspec.to_builtins(left) or None}
-    if not left and is_ours:
+    if not left and clear and claim.status.allocation is not None:
         status["allocation"] = None
     metadata = {"resourceVersion": claim.metadata.resource_version}
     await write.patch("release", {"metadata": metadata, "status": status}, "status")

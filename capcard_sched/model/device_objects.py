@@ -18,6 +18,8 @@ _Bool: TypeAlias = bool
 #: Devices of a claim, and consumers of a claim.
 MAX_RESULTS: Final = 32
 MAX_CONSUMERS: Final = 256
+#: Alternatives of a request (`firstAvailable`).
+MAX_ALTERNATIVES: Final = 8
 
 
 # --- slices ---------------------------------------------------------------------------------------------------------

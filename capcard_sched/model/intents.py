@@ -35,6 +35,8 @@ class ClaimAllocation(msgspec.Struct, frozen=True):
     uid: str
     #: None: it is allocated already.
     allocation: Allocation | None = None
+    #: Seconds. Devices without their binding conditions fail the binding of the pod so long after the allocation.
+    timeout: int = 600
 
 
 class Bind(_Intent, frozen=True):

@@ -189,6 +189,11 @@ DEVICE_ALLOCATED_TWICE = Reason(
     "DeviceAllocatedTwice",
     "devices are allocated to other ResourceClaims, too: {detail}; two schedulers must not allocate from one pool",
 )
+BINDING_CONDITIONS_PENDING = Reason(
+    "BindingConditionsPending",
+    "the pod is bound when its devices are ready: {detail}",
+    "Normal",
+)
 POD_SCHEDULED = Reason("Scheduled", "Successfully assigned {namespace}/{name} to {node}", "Normal")
 FAILED_SCHEDULING = Reason("FailedScheduling", "{detail}")
 POD_UNSCHEDULABLE = Reason("Unschedulable", "{detail}")

@@ -39,13 +39,16 @@ from capcard_sched.model.kube_groups import (
     unschedulable_text,
 )
 from capcard_sched.model.pod_facts import group_of
-from capcard_sched.model.reasons import POD_SCHEDULED
+from capcard_sched.model.reasons import BINDING_CONDITIONS_PENDING, POD_SCHEDULED
 from capcard_sched.simulation.kinds import NODE
 from capcard_sched.simulation.kubelet import with_condition
+from capcard_sched.simulation.waiting_binds import WaitingBinds
 from capcard_sched.simulation.workloads.claims import claim_refusal, release_claim, reserve_claim
 from capcard_sched.simulation.workloads.volumes import give_volume, volume_refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from capcard_sched.simulation.store import Store, StoreWatch
     from capcard_sched.simulation.workloads.controller_runner import EventRecorder
 
@@ -76,6 +79,13 @@ class IntentExecutor:
         self._recorder = recorder
         self._component = component
         self.evictions: list[PendingEviction] = []
+        self._waiting = WaitingBinds(store, self._finish_bind, self._fail_bind, self._report_wait)
+
+    def apply_all(self, intents: Sequence[Intent]) -> None:
+        """Apply the intents of one session."""
+        self._waiting.expect(intents)
+        for intent in intents:
+            self.apply(intent)
 
     def apply(self, intent: Intent) -> None:
         """Apply one intent; an intent about a deleted object is dropped, as the API server would reject it."""
@@ -149,6 +159,25 @@ class IntentExecutor:
         for claim in intent.claims or ():
             allocation = None if claim.allocation is None else msgspec.to_builtins(claim.allocation)
             reserve_claim(self._store, intent.namespace, claim.claim, allocation, pod)
+        if not (intent.claims and self._waiting.add(intent)):
+            self._finish_bind(intent)
+
+    def _report_wait(self, intent: Bind, waiting: str) -> None:
+        about = ObjectRef("Pod", intent.namespace, intent.name, intent.uid)
+        row = BINDING_CONDITIONS_PENDING
+        self._recorder.record(EmitEvent(about, row.type, row.code, row.render(detail=waiting)))
+
+    def _fail_bind(self, intent: Bind, message: str) -> None:
+        for claim in intent.claims or ():
+            release_claim(self._store, intent.namespace, claim.claim, intent.uid)
+        self._feed.report(BindFailed(intent.namespace, intent.name, intent.uid, message))
+
+    def _finish_bind(self, intent: Bind) -> None:
+        pod = self._meant(POD, intent)
+        refusal = _bind_refusal(pod, intent, self._store)
+        if refusal or pod is None:
+            self._fail_bind(intent, refusal)
+            return
         patch: JsonObject = {"spec": {"nodeName": intent.node}}
         if annotations := intent.pod_annotations():
             patch["metadata"] = {"annotations": annotations}

@@ -200,8 +200,7 @@ class SimulationRun:
         result = self._scheduler.step(deltas, self._clock.unix)
         self._sessions += 1
         decided = any(self._decides(intent) for intent in result.intents)
-        for intent in result.intents:
-            self._effects.apply(intent)
+        self._effects.apply_all(result.intents)
         self._cluster.settle()
         # Retries of jobs that found no nodes never end: a run without `until` waits for a bounded number of them alone.
         moves = self._next_due() is not None or any(isinstance(intent, (Bind, Evict)) for intent in result.intents)

@@ -219,10 +219,11 @@ def check_card_name(
     known: Collection[str] = (),
     at: str = "metadata",
     unnamed: UnnamedCards = "",
+    has_claims: bool = False,
 ) -> list[Finding]:
     """Check `volcano.sh/card.name` of a pod (template) against the requests of its containers, in base units.
 
-    `unnamed`: how the scheduler-conf charges a pod without one.
+    `unnamed`: how the scheduler-conf charges a pod without one; `has_claims`: its ResourceClaims may be for the card.
     """
     text = annotations.get(keys.CARD_NAME, annotations.get(keys.CARD_NAME_ALIAS, ""))
     key = keys.CARD_NAME if keys.CARD_NAME in annotations or not text else keys.CARD_NAME_ALIAS
@@ -243,6 +244,8 @@ def check_card_name(
         findings.append(Finding("warning", field, f"<{text}> names a card twice", NAME_FORM))
     if key == keys.CARD_NAME_ALIAS:
         findings.append(Finding("warning", field, f"an old spelling, read as {keys.CARD_NAME}", keys.CARD_NAME))
+    if has_claims and not named:
+        return findings
     # A request of 0 cards is one: the pod is charged nothing and fits.
     return findings + _match_resources(cards, requested or named, field)
 

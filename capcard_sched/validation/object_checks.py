@@ -280,7 +280,14 @@ def _template(template: Template, charge: _TemplateCards, obj: Json, inventory: 
     at = template.metadata_path
     if not (_is_unnamed(annotations) and charge.hidden):
         unnamed = inventory.unnamed_cards
-        yield from check_card_name(annotations, charge.requests, known=inventory.resources, at=at, unnamed=unnamed)
+        yield from check_card_name(
+            annotations,
+            charge.requests,
+            known=inventory.resources,
+            at=at,
+            unnamed=unnamed,
+            has_claims=bool(value_at(template.body, "spec", "resourceClaims")),
+        )
     if charge.cards and charge.amount:
         queue, _ = _queue(obj, [template])
         yield from _check_feasible(charge.cards, queue, inventory, annotation_field(keys.CARD_NAME, at))

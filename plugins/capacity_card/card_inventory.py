@@ -14,7 +14,7 @@ from capcard_sched.model.reasons import INVALID_CARD_LABEL
 from capcard_sched.model.resources import VGPU_RESOURCES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from capcard_sched.framework.api.node_view import Mask, Rows
     from capcard_sched.framework.session.session import Session
@@ -45,6 +45,18 @@ def parsed(parse: Callable[[str | None], Mapping[str, int]], text: str | None) -
         return CardAmounts(parse(text), "")
     except CardSyntaxError as problem:
         return CardAmounts({}, str(problem))
+
+
+def first_usable(alternatives: Sequence[str], usable: Container[str], offers: Sequence[Mask]) -> Rows:
+    """Index in `alternatives` (at least one) of the first usable one each node offers, -1 for none: intp [nodes].
+
+    `offers`: for each alternative the mask of the nodes that offer it.
+    """
+    indexes = np.full(len(offers[0]), -1, dtype=np.intp)
+    for index in reversed(range(len(alternatives))):
+        if alternatives[index] in usable:
+            indexes[offers[index]] = index
+    return indexes
 
 
 class _CardOffer(NamedTuple):
@@ -115,10 +127,7 @@ class CardInventory:
         """Index in `alternatives` of the first usable one each node offers, -1 for none: intp [nodes]."""
         indexes = self._indexes.get((alternatives, usable))
         if indexes is None:
-            indexes = np.full(self._nodes, -1, dtype=np.intp)
-            for index in reversed(range(len(alternatives))):
-                if alternatives[index] in usable:
-                    indexes[self.offers(alternatives[index])] = index
+            indexes = first_usable(alternatives, usable, [self.offers(card) for card in alternatives])
             self._indexes[alternatives, usable] = indexes
         return indexes
 

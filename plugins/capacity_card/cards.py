@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
 from capcard_sched.model.cards import CARD, CardSyntaxError, parse_card_name
 from capcard_sched.model.resources import CPU, MEMORY
+from capcard_sched.plugins.capacity_card.card_inventory import first_usable
 from capcard_sched.plugins.capacity_card.charge import CPU_KEY, MEMORY_KEY, Charge
 from capcard_sched.plugins.capacity_card.claim_cards import ClaimCards, ClaimDemand
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from capcard_sched.framework.api.node_view import Rows
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.task_class import TaskClass
@@ -125,7 +127,12 @@ class CardDemands:
         """
         cls, demand = task.cls, self.of(task.cls)
         if demand.by_claims:
-            return demand.claim if before is None or moved or not before.card else demand.on(before.card, before.amount)
+            if before is not None and not moved and before.card:
+                return demand.on(before.card, before.amount)
+            if not demand.several:
+                return demand.claim
+            cards = demand.alternatives
+            return demand.on(task.assigned_card if task.assigned_card in cards else cards[0], demand.amount)
         charged = before is not None and bool(before.card)
         named = charged or bool(_card_name(cls)) or bool(task.assigned_card)
         if not named and self._arguments.unnamed_cards == "ignore":
@@ -170,12 +177,23 @@ class CardDemands:
     def choices_on(self, demand: CardDemand, cls: TaskClass, node: Node) -> list[str]:
         """The alternatives that a node offers under a resource the class requests, preferred first.
 
-        A node that does not exist yet may offer each.
+        A node that does not exist yet may offer each. Of claims it is the card of their devices.
         """
-        if not node.known:
-            return list(demand.alternatives)
+        held = self.claims.held(cls) if demand.by_claims else ""
+        if held or demand.by_claims or not node.known:
+            return [held] if held else list(demand.alternatives)
         cards = self._inventory.cards_on(node)
         return [card for card in demand.alternatives if card in cards and _count(cls, cards[card][1])]
+
+    def index_on_nodes(self, demand: CardDemand, alternatives: tuple[str, ...], usable: tuple[str, ...]) -> Rows:
+        """Index in `alternatives` of the first usable one each node offers, -1 for none: intp [nodes].
+
+        For claims it is the first of the devices that a node reaches, whether in use or not.
+        """
+        if not demand.by_claims:
+            return self._inventory.alternative_index(alternatives, usable)
+        masks = [self.claims.offers(card) for card in alternatives]
+        return first_usable(alternatives, usable, masks)
 
     def _read(self, cls: TaskClass) -> CardDemand:
         written = _card_name(cls)
@@ -185,7 +203,7 @@ class CardDemands:
         try:
             names = parse_card_name(written)
             claimed = self.claims.of(cls) if cls.claims else ClaimDemand()
-            if claimed.error or claimed.card:
+            if claimed.error or claimed.cards:
                 by_claims = True
                 names = alternatives = self._with_claims(cls, claimed)
                 amount = claimed.amount
@@ -234,15 +252,16 @@ class CardDemands:
         return CardDemand(claim, names, names, "", "")
 
     def _with_claims(self, cls: TaskClass, claimed: ClaimDemand) -> tuple[str, ...]:
-        """The card of claims, as the only one of the pod. Raises ChargeError."""
+        """The cards of claims, as the only ones of the pod. Raises ChargeError."""
         if claimed.error:
             raise ChargeError(claimed.error)
         resource = self._unnamed_resource(cls)
         if resource:
             raise ChargeError(
-                f"card resource <{resource}> and resourceClaims of card <{claimed.card}> together are not supported"
+                f"card resource <{resource}> and resourceClaims of card <{'|'.join(claimed.cards)}> together are not "
+                "supported"
             )
-        return (claimed.card,)
+        return claimed.cards
 
     def _resource(self, cls: TaskClass, written: str, names: Collection[str], alternatives: Collection[str]) -> str:
         """The one resource name of the pod's cards. Raises ChargeError."""

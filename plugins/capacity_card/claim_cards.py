@@ -1,12 +1,16 @@
 """The cards that the ResourceClaims of a pod request: the same quota as for cards of a device plugin.
 
-The card of a device follows from its attributes. The claims of a pod request one card: what would leave the charge open
-until a node is chosen, or would charge a shared claim to one of its pods, is refused by name.
+The card of a device follows from its attributes. A request that devices of several models match accepts each of them,
+like `card.name: A|B`; the devices of one pod are of one card. What would leave the amount of the charge open until a
+node is chosen, or would charge a shared claim to one of its pods, is refused by name.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
 
 from capcard_sched.cel.values import EvaluationError
 from capcard_sched.devices.claims import AllocationError, Claim, plan_claim
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
     from capcard_sched.cel.program import Program
     from capcard_sched.devices.claims import ClaimPlan, RequestPlan
     from capcard_sched.devices.inventory import DeviceInventory, PoolDevice
+    from capcard_sched.framework.api.node_view import Mask
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.device_objects import DeviceClassObject, ResourceClaimTemplateSpec
     from capcard_sched.model.pod_claims import PodClaim
@@ -30,14 +35,22 @@ _MOST_SELECTORS: Final = 4096
 
 
 class ClaimDemand(NamedTuple):
-    """What the claims of a pod request of one card."""
+    """What the claims of a pod request of one of some cards."""
 
-    #: "" without cards.
-    card: str = ""
-    #: Thousandths.
+    #: The cards that serve all requests, preferred first; () without cards.
+    cards: tuple[str, ...] = ()
+    #: Thousandths of the one that the pod gets.
     amount: int = 0
     #: Why the charge cannot be computed; "" when it can.
     error: str = ""
+
+
+class _CardRequest(NamedTuple):
+    """One request of a claim for devices that are cards."""
+
+    #: Each serves the request alone, preferred first.
+    cards: tuple[str, ...]
+    devices: int
 
 
 class ClaimCards:
@@ -49,8 +62,10 @@ class ClaimCards:
         self._templates: Mapping[str, ResourceClaimTemplateSpec] = {}
         self._version = -1
         self._session: Session | None = None
-        #: Card and whether it is shared, to the devices, for one version of the inventory.
+        #: Every device with its card, for one version of the inventory.
         self._devices: list[tuple[str, PoolDevice]] = []
+        #: Nodes with devices of each card, with the versions of devices and nodes they were computed for.
+        self._offers: tuple[tuple[int, int, int], dict[str, Mask]] | None = None
         #: Selectors to the cards of the devices that they match, and whether some of them are shared: pods with
         #: generated claims have classes of their own with equal selectors.
         self._cards: dict[tuple[Program, ...], dict[str, bool]] = {}
@@ -104,24 +119,64 @@ class ClaimCards:
         cards = {card for card, _ in self._devices}
         return [name for name in names if name in cards]
 
+    @property
+    def version(self) -> int:
+        """Increases with every change of devices."""
+        return self._version
+
+    def offers(self, card: str) -> Mask:
+        """Mask of the nodes that reach devices of a card, whether in use or not: bool [nodes]."""
+        session = self._session
+        assert session is not None
+        nodes = session.nodes
+        stamp = session.devices.version, nodes.generation, len(nodes)
+        if self._offers is None or self._offers[0] != stamp:
+            self._offers = stamp, {}
+        masks = self._offers[1]
+        if card not in masks:
+            mask = masks[card] = np.zeros(len(nodes), dtype=bool)
+            for each in [device for one, device in self._devices if one == card]:
+                if local := each.slice.node or each.spec.node_name:
+                    node = nodes.by_name.get(local)
+                    if node is not None:
+                        mask[node.row] = True
+                else:
+                    for node in nodes.nodes:
+                        mask[node.row] |= each in each.slice.of_node(node.name, node.labels)
+        return masks[card]
+
+    def held(self, cls: TaskClass) -> str:
+        """The card of the devices that the claims of a pod hold, written or assumed; "" for none. O(their pools)."""
+        session, found = self._session, Counter[str]()
+        if session is not None:
+            for each in cls.claims:
+                allocation = session.claims.allocation(f"{cls.namespace}/{each.claim}")
+                for result in (allocation.devices.results or ()) if allocation is not None else ():
+                    device = session.devices.device((result.driver, result.pool, result.device))
+                    if device is not None and not result.admin_access:
+                        found[card_of(device)] += 1
+        del found[""]
+        return max(found, key=lambda card: found[card], default="")
+
     def of(self, cls: TaskClass) -> ClaimDemand:
         """The demand of the pods of a class."""
         return self.demand(cls.namespace, cls.claims, accepted_cards(cls.annotations))
 
     def demand(self, namespace: str, claims: Iterable[PodClaim], names: tuple[str, ...] = ()) -> ClaimDemand:
         """The demand of a pod with these claims. `names`: the cards that it accepts; () for all."""
-        amounts: dict[str, int] = {}
+        requests: list[_CardRequest] = []
         try:
             for each in claims:
-                for card, count in self._claimed(namespace, each, names).items():
-                    amounts[card] = amounts.get(card, 0) + count * CARD
+                requests += self._claimed(namespace, each, names)
         except AllocationError as error:
             return ClaimDemand(error=str(error))
-        if len(amounts) > 1:
-            return ClaimDemand(
-                error=f"resourceClaims of cards <{', '.join(sorted(amounts))}> together are not supported"
-            )
-        return ClaimDemand(*next(iter(amounts.items()))) if amounts else ClaimDemand()
+        if not requests:
+            return ClaimDemand()
+        cards = tuple([card for card in requests[0].cards if all(card in other.cards for other in requests)])
+        if not cards:
+            listed = ", ".join(sorted({"|".join(each.cards) for each in requests}))
+            return ClaimDemand(error=f"resourceClaims of cards <{listed}> together are not supported")
+        return ClaimDemand(cards, sum(each.devices for each in requests) * CARD)
 
     def nameless(self, namespace: str, claims: Iterable[PodClaim]) -> Iterator[str]:
         """One GPU that each of these claims may get and that is no card, for want of attributes."""
@@ -150,40 +205,63 @@ class ClaimCards:
         except AllocationError:
             return None
 
-    def _claimed(self, namespace: str, each: PodClaim, names: tuple[str, ...]) -> dict[str, int]:
-        """Card to devices of one claim. Raises AllocationError for a charge that is not supported."""
+    def _claimed(self, namespace: str, each: PodClaim, names: tuple[str, ...]) -> list[_CardRequest]:
+        """The requests of one claim for cards. Raises AllocationError for a charge that is not supported."""
         plan = self._plan(namespace, each)
         if plan is None:
-            return {}
-        found: dict[str, int] = {}
-        for alternatives in plan.requests:
-            for card, count in self._requested(plan, alternatives, names).items():
-                found[card] = found.get(card, 0) + count
+            return []
+        found = [
+            request
+            for alternatives in plan.requests
+            if (request := self._requested(plan, alternatives, names)) is not None
+        ]
         if found and not each.template:
+            listed = ", ".join(dict.fromkeys("|".join(request.cards) for request in found))
             raise AllocationError(
-                f"resourceClaimName {each.claim} of card <{', '.join(found)}> is not supported with card quotas: "
+                f"resourceClaimName {each.claim} of card <{listed}> is not supported with card quotas: "
                 "use resourceClaimTemplateName"
             )
-        return found
+        return self._allocated(namespace, each) or found
+
+    def _allocated(self, namespace: str, each: PodClaim) -> list[_CardRequest]:
+        """The cards that an allocated claim holds; [] for other claims, and while a device is unknown or shared."""
+        claim, session = self._claims.get(f"{namespace}/{each.claim}"), self._session
+        if claim is None or claim.allocation is None or session is None:
+            return []
+        found = Counter[str]()
+        for result in claim.allocation.devices.results or ():
+            device = session.devices.device((result.driver, result.pool, result.device))
+            if device is None or device.is_shared:
+                return []
+            if not result.admin_access:
+                found[card_of(device)] += 1
+        return [_CardRequest((card,), count) for card, count in found.items() if card]
 
     def _requested(
         self, plan: ClaimPlan, alternatives: tuple[RequestPlan, ...], names: tuple[str, ...]
-    ) -> dict[str, int]:
-        """Card to devices of one request."""
-        each = {
-            tuple(sorted(self._matching(request, names).items()))
-            for request in alternatives
-            if not request.admin_access
-        }
-        if len(each) > 1:
+    ) -> _CardRequest | None:
+        """What one request requests of cards; None for no cards. Alternatives without any device do not count."""
+        counts: set[int] = set()
+        cards: list[str] = []
+        for request in alternatives:
+            found = self._matching(request, names) if not request.admin_access else ()
+            if found:
+                counts.add(request.devices if any(found) else 0)
+                cards += [card for card in found if card]
+        if len(counts) > 1:
             raise AllocationError(
-                f"claim {plan.key}, request {alternatives[0].parent}: firstAvailable with different cards or counts is "
+                f"claim {plan.key}, request {alternatives[0].parent}: firstAvailable with different counts of cards is "
                 "not supported with card quotas"
             )
-        return dict(next(iter(each))) if each else {}
+        if names:
+            cards.sort(key=names.index)
+        return _CardRequest(tuple(dict.fromkeys(cards)), counts.pop()) if cards else None
 
-    def _matching(self, request: RequestPlan, names: tuple[str, ...]) -> dict[str, int]:
-        """Card to devices of one alternative. `names` restricts the cards of NVIDIA's devices."""
+    def _matching(self, request: RequestPlan, names: tuple[str, ...]) -> tuple[str, ...]:
+        """The cards of the devices of one alternative, in their order; "" for devices that are no card.
+
+        `names` restricts the cards of NVIDIA's devices.
+        """
         key = tuple([selector.program for selector in request.selectors])
         cards = self._cards.get(key)
         if cards is None:
@@ -199,12 +277,12 @@ class ClaimCards:
                 raise AllocationError(f"no device of card <{'|'.join(names)}> matches request {request.name}")
             cards = {**accepted, **({"": False} if self._others_match(request) else {})}
         if not any(cards):
-            return {}
-        listed = ", ".join(card or "no card" for card in sorted(cards))
-        if len(cards) > 1:
+            return tuple(cards)
+        listed = ", ".join(sorted(filter(None, cards)))
+        if "" in cards:
             raise AllocationError(
-                f"request {request.name} matches devices of several cards <{listed}>, which is not supported with card "
-                "quotas: select one model, or name it in volcano.sh/card.name"
+                f"request {request.name} matches devices of card <{listed}> and devices that are no card, which is not "
+                "supported with card quotas: select either by their attributes"
             )
         if request.all_devices:
             raise AllocationError(f"request {request.name}: allocationMode All is not supported with card quotas")
@@ -212,7 +290,7 @@ class ClaimCards:
             raise AllocationError(
                 f"request {request.name}: allowMultipleAllocations of <{listed}> is not supported with card quotas"
             )
-        return dict.fromkeys(cards, request.devices)
+        return tuple(cards)
 
     def _others_match(self, request: RequestPlan) -> bool:
         """Whether devices of drivers without cards pass the selectors."""

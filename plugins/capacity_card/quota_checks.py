@@ -240,7 +240,7 @@ class QuotaChecks(CardSelection):
         limits: tuple[int, ...] = ()
         if several:
             choice = self._choice(account, demand, task, own=own)
-            indexes = self.inventory.alternative_index(choice.alternatives, choice.usable)
+            indexes = self._indexes(demand, choice.usable)
             limits = self._limits(account, demand, choice, own=own)
             if not ledger.same_card:
                 fitting = account.joint_pods(

@@ -37,6 +37,8 @@ class CardChoice(NamedTuple):
     closing: tuple[str, ...] = ()
     #: The card of the job's other pods, under `multiCardJobMode: single`.
     fixed: str = ""
+    #: Version of the devices by which claims choose; 0 for others. Results of equal signatures are kept.
+    devices: int = 0
 
 
 class CardSelection(Plugin):
@@ -60,7 +62,19 @@ class CardSelection(Plugin):
     def alternatives(self, profile: PodSignature) -> Rows | None:
         """Index of the first alternative each node offers, whatever its free quota: intp [nodes]."""
         demand = self.demands.of(profile.cls)
-        return self.inventory.alternative_index(demand.alternatives, demand.alternatives) if demand.several else None
+        return self._indexes(demand, demand.alternatives) if demand.several else None
+
+    def claim_cards(self, queue: Queue, task: Task) -> tuple[str, ...] | None:
+        """The cards with free quota, of which the devices of the pod's claims are one; None without such devices."""
+        demand = self.demands.of(task.cls)
+        if not demand.by_claims or demand.error:
+            return None
+        account = self.ledger.queues.get(queue.name) if demand.several else None
+        return demand.alternatives if account is None else self._choice(account, demand, task).usable
+
+    def _indexes(self, demand: CardDemand, usable: tuple[str, ...]) -> Rows:
+        """Index of the first usable alternative that each node offers, -1 for none: intp [nodes]."""
+        return self.demands.index_on_nodes(demand, demand.alternatives, usable)
 
     @filter(reads=NODE_SPEC)
     def filter_by_card(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
@@ -86,17 +100,17 @@ class CardSelection(Plugin):
         # index -1 (no usable alternative) picks the last entry
         positions = [demand.names.index(card) for card in choice.alternatives]
         by_alternative = np.array([100 * 0.5**position * weight for position in positions] + [0.0])
-        found: Scores = by_alternative[rows.take(self.inventory.alternative_index(choice.alternatives, choice.usable))]
+        found: Scores = by_alternative[rows.take(self._indexes(demand, choice.usable))]
         return found
 
     def _filter_offer(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         """Unresolvable: preemption does not help."""
         demand = self.demands.of(profile.cls)
-        if not demand.alternatives:
+        if not demand.alternatives or demand.by_claims:  # devices of claims are searched
             return
         if demand.several:
-            missing = rows.take(self.inventory.alternative_index(demand.alternatives, demand.alternatives)) < 0
-        elif self.arguments.card_node_filter and not demand.by_claims:
+            missing = rows.take(self._indexes(demand, demand.alternatives)) < 0
+        elif self.arguments.card_node_filter:
             missing = ~rows.take(self.inventory.offers(demand.alternatives[0]))
         else:
             return
@@ -107,8 +121,9 @@ class CardSelection(Plugin):
         choice: CardChoice | None = profile.context(self.name)
         if choice is None or choice.usable == choice.alternatives:
             return
-        closed = rows.take(self.inventory.alternative_index(choice.alternatives, choice.usable)) < 0
-        first = rows.take(self.inventory.alternative_index(choice.alternatives, choice.alternatives))
+        demand = self.demands.of(profile.cls)
+        closed = rows.take(self._indexes(demand, choice.usable)) < 0
+        first = rows.take(self._indexes(demand, choice.alternatives))
         for index, card in enumerate(choice.alternatives):
             if choice.fixed and card != choice.fixed:
                 reason = f"node(s) had card <{card}>, but pods of this job use card <{choice.fixed}>"
@@ -130,7 +145,8 @@ class CardSelection(Plugin):
             least = amount if fixed else self._missing(account, demand)
             enough = tuple([card for card in ((fixed,) if fixed else usable) if free(queue, card, own=own) >= least])
             usable = enough if fixed or enough else usable
-        return CardChoice(alternatives, usable, () if usable == alternatives else self._closing(queue, demand), fixed)
+        closing = () if usable == alternatives else self._closing(queue, demand)
+        return CardChoice(alternatives, usable, closing, fixed, self.demands.claims.version if demand.by_claims else 0)
 
     def _closing(self, queue: QueueAccount, demand: CardDemand) -> tuple[str, ...]:
         """For each alternative the queue that has no free quota for it: the pod's own, else the nearest ancestor."""

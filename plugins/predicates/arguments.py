@@ -46,6 +46,14 @@ class PredicatesArguments(msgspec.Struct, frozen=True):
     volume_binding: bool = msgspec.field(name="predicate.VolumeBindingEnable", default=True)
     #: Whether devices are allocated to ResourceClaims; without it pods with claims are never bound.
     dynamic_resources: bool = msgspec.field(name=DYNAMIC_RESOURCES, default=True)
+    #: Seconds after the allocation of a claim until the binding of its pods fails because a device is not ready.
+    device_binding_timeout: Annotated[int, msgspec.Meta(ge=1)] = msgspec.field(
+        name="predicate.DRABindingTimeout", default=600
+    )
+    #: Multiplier of the score of nodes by the alternatives (`firstAvailable`) that the claims of a pod get there.
+    prioritized_list_weight: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(
+        name="draPrioritizedList.weight", default=2
+    )
     #: Accepted for compatibility, ignored: static results are always cached.
     cache: bool = msgspec.field(name="predicate.CacheEnable", default=False)
     #: Seconds until the binding of a pod fails because its volumes are not bound.

@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 
 from capcard_sched.devices.allocator import CANNOT_ALLOCATE, Allocator, NodeError
-from capcard_sched.devices.claims import AllocationError, plan_claim
+from capcard_sched.devices.claims import AllocationError, alternative_score, plan_claim
 from capcard_sched.framework.eviction.nominations import is_late
 from capcard_sched.framework.session.doubled_devices import keeper
-from capcard_sched.framework.toolkit.device_cards import accepted_cards, is_accepted
+from capcard_sched.framework.toolkit.device_cards import accepted_cards, card_of, is_accepted, usable_cards
 from capcard_sched.model.device_objects import MAX_CONSUMERS
 from capcard_sched.model.intents import ClaimAllocation
 from capcard_sched.model.kinds import CORE_API
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from capcard_sched.devices.claims import Claim, ClaimPlan, RequestPlan
     from capcard_sched.devices.inventory import PoolDevice
     from capcard_sched.devices.usage import DeviceUsage
-    from capcard_sched.framework.api.node_view import FilterResult, NodeView
+    from capcard_sched.framework.api.node_view import FilterResult, NodeView, Rows
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.device_objects import Allocation
@@ -45,7 +45,6 @@ Found: TypeAlias = "list[Allocation] | NodeError | AllocationError"
 _MOST_VERDICTS: Final = 200_000
 _content = msgspec.msgpack.Encoder(order="deterministic").encode
 UNAVAILABLE: Final = "resourceclaim not available on the node"
-_UNSUPPORTED: Final = "bindingConditions, which is not supported"
 
 
 class ClaimedDevicesTakenError(RuntimeError):
@@ -63,49 +62,61 @@ class PodClaims(NamedTuple):
     held: tuple[str, ...] = ()
     #: The reason why the claims allow no node, "" without one.
     error: str = ""
-    #: The cards that `card.name` of the pod accepts; () for all.
-    cards: tuple[str, ...] = ()
+    #: The cards that `card.name` of the pod accepts, and that quotas leave of them; None for all. "" are devices that
+    #: are no card.
+    cards: tuple[str, ...] | None = None
+    #: Whether all devices are of the same of these cards.
+    same_card: bool = False
+    #: Whether a request of an open claim has alternatives (`firstAvailable`).
+    has_alternatives: bool = False
 
 
 class _UsableDevices:
-    """Refuses cards that the pod does not accept, and devices with binding conditions, which are not supported."""
+    """Refuses devices of cards that the pod does not accept."""
 
-    def __init__(self, cards: tuple[str, ...]) -> None:
+    def __init__(self, cards: tuple[str, ...] | None, *, same_card: bool) -> None:
         self._cards = cards
-        #: The first refused device with binding conditions; "" for none.
-        self.refused = ""
+        self._same_card = same_card
+        #: The cards of the devices so far.
+        self._chosen: list[str] = []
+        #: Whether a device was refused for its card.
+        self.refused_card = False
 
     def add(self, request: RequestPlan, device: PoolDevice) -> bool:
-        if self._cards and not request.admin_access and not is_accepted(device, self._cards):
+        if self._cards is None or request.admin_access:
+            return True
+        card = card_of(device) if self._same_card else ""
+        if not is_accepted(device, self._cards) or (card and self._chosen and self._chosen[0] != card):
+            self.refused_card = True
             return False
-        if device.spec.binding_conditions:
-            self.refused = self.refused or "/".join(device.id)
-            return False
+        if card:
+            self._chosen.append(card)
         return True
 
     def remove(self, request: RequestPlan, device: PoolDevice) -> None:
-        pass
+        if self._same_card and not request.admin_access and card_of(device):
+            self._chosen.pop()
 
 
 class ClaimRules:
     """Implements the module's checks for one plugin instance; `open` is called at the start of every session."""
 
-    def __init__(self) -> None:
+    def __init__(self, binding_timeout: int) -> None:
+        """`binding_timeout`: seconds for which pods wait for the binding conditions of their devices."""
+        self._binding_timeout = binding_timeout
         #: Claim key to its plan, with the claim and the version of the inventory it was made for.
         self._plans: dict[str, tuple[Claim, int, ClaimPlan | str]] = {}
-        #: Node and contents of claims to the versions of the pools of the node, and the verdict.
-        self._verdicts: dict[tuple[str, bool, tuple[bytes, ...]], tuple[tuple[int, ...], Verdict]] = {}
+        #: Node and contents of claims to the versions of the pools of the node, the verdict and the preference.
+        self._verdicts: dict[tuple[str, bool, tuple[bytes, ...]], tuple[tuple[int, ...], Verdict, int]] = {}
         #: Pod uid to the keys of its claims whose allocations the placement assumed.
         self._placed: dict[str, tuple[str, ...]] = {}
         #: Uids of placed pods whose devices leaving pods still hold.
         self._early: set[str] = set()
 
     def open(self, session: Session) -> None:
-        self._inventory, self._ledger, self._tasks = (
-            session.snapshot.devices,
-            session.snapshot.claims,
-            session.snapshot.tasks_by_uid,
-        )
+        snapshot = session.snapshot
+        self._session = session
+        self._inventory, self._ledger, self._tasks = snapshot.devices, snapshot.claims, snapshot.tasks_by_uid
         self._placed.clear()
         self._early.clear()
         for key in self._plans.keys() - self._ledger.claims.keys():
@@ -144,6 +155,7 @@ class ClaimRules:
         allocated: list[NodeSelector | None] = []
         waiting: list[str] = []
         held: list[str] = []
+        has_alternatives = False
         for each in wanted:
             key = f"{task.namespace}/{each.claim}"
             claim = self._ledger.claims.get(key)
@@ -159,11 +171,15 @@ class ClaimRules:
                 if isinstance(plan, str):
                     return PodClaims(error=plan)
                 waiting.append(key)
+                has_alternatives = has_alternatives or any(len(request) > 1 for request in plan.requests)
         if not waiting:
             return PodClaims(tuple(dict.fromkeys(allocated)))
-        return PodClaims(
-            tuple(dict.fromkeys(allocated)), tuple(waiting), tuple(held), cards=accepted_cards(task.cls.annotations)
-        )
+        named, usable = accepted_cards(task.cls.annotations), usable_cards(self._session, task)
+        cards = named or None
+        if usable is not None:
+            cards = usable if named else (*usable, "")
+        allowed = tuple(dict.fromkeys(allocated))
+        return PodClaims(allowed, tuple(waiting), tuple(held), "", cards, usable is not None, has_alternatives)
 
     def _problem(self, task: Task, name: str, claim: Claim | None, *, generated: bool) -> str:
         """The reason why a claim allows no node, "" without one."""
@@ -179,10 +195,6 @@ class ClaimRules:
             return f'resourceclaim "{name}" has {len(consumers)} consumers'
         if (kept := keeper(claim, self._ledger, self._tasks)) is not None:
             return f'resourceclaim "{name}": ResourceClaim {kept.claim.key} has device {"/".join(kept.device)}, too'
-        allocation = claim.allocation
-        for each in allocation.devices.results or () if allocation is not None else ():
-            if each.binding_conditions:
-                return f'resourceclaim "{name}": device {each.device} uses {_UNSUPPORTED}'
         return ""
 
     def _plan(self, claim: Claim) -> ClaimPlan | str:
@@ -217,9 +229,9 @@ class ClaimRules:
 
     def _reject_without_devices(self, claims: PodClaims, rows: NodeView, result: FilterResult) -> None:
         texts: list[str] = []
-        contents = _content(claims.cards), *[_content(self._ledger.claims[key].spec) for key in claims.open]
+        contents = self._contents(claims)
         for row in rows.rows.tolist():
-            found = self._verdict(claims, contents, rows.nodes[row], future=rows.future)
+            found, _ = self._verdict(claims, contents, rows.nodes[row], future=rows.future)
             if isinstance(found, AllocationError):
                 result.reject_all(Code.UNRESOLVABLE, str(found))
                 return
@@ -229,33 +241,58 @@ class ClaimRules:
                 rejected = np.array([each == text for each in texts], dtype=bool)
                 result.reject(rejected, Code.UNSCHEDULABLE, text)
 
-    def _verdict(self, claims: PodClaims, contents: tuple[bytes, ...], node: Node, *, future: bool) -> Verdict:
-        """Why claims get no devices on a node. Kept for claims of equal content while the pools of the node stay."""
+    def preferences(self, claims: PodClaims, candidates: NodeView) -> Rows:
+        """By node, 8 less the index of the alternative of each request that has some; 0 on unfit nodes: intp [k]."""
+        contents = self._contents(claims)
+        with self._ledger.retained(claims.held if candidates.future else ()):
+            found = [
+                self._verdict(claims, contents, candidates.nodes[row], future=candidates.future)[1]
+                for row in candidates.rows.tolist()
+            ]
+        return np.array(found, dtype=np.intp)
+
+    def _contents(self, claims: PodClaims) -> tuple[bytes, ...]:
+        """What a search for the claims depends on, besides the devices."""
+        specs = [_content(self._ledger.claims[key].spec) for key in claims.open]
+        return _content((claims.cards, claims.same_card)), *specs
+
+    def _verdict(
+        self, claims: PodClaims, contents: tuple[bytes, ...], node: Node, *, future: bool
+    ) -> tuple[Verdict, int]:
+        """Why claims get no devices on a node, and as `preferences`.
+
+        Kept for claims of equal content while the pools of the node stay.
+        """
         pools = self._inventory.pools(node.name, node.labels)
         usage = self._ledger.future if future else self._ledger
         stamp = self._inventory.version, *[usage.pool_version(pool.id) for pool in pools]
         known = self._verdicts.get((node.name, future, contents))
         if known is not None and known[0] == stamp:
-            return known[1]
+            return known[1:]
         found = self._search(claims, node, usage)
         verdict = None if isinstance(found, list) else found
+        preference = 0
+        if claims.has_alternatives and isinstance(found, list):
+            specs = [self._ledger.claims[key].spec for key in claims.open]
+            preference = sum(map(alternative_score, specs, found))
         if verdict is None or str(verdict).startswith(CANNOT_ALLOCATE):  # other texts name the claim
             if len(self._verdicts) > _MOST_VERDICTS:
                 self._verdicts.clear()
-            self._verdicts[node.name, future, contents] = stamp, verdict
-        return verdict
+            self._verdicts[node.name, future, contents] = stamp, verdict, preference
+        return verdict, preference
 
     def _search(self, claims: PodClaims, node: Node, usage: DeviceUsage) -> Found:
         plans = [plan for key in claims.open if not isinstance(plan := self._plan(self._ledger.claims[key]), str)]
-        usable = _UsableDevices(claims.cards)
+        usable = _UsableDevices(claims.cards, same_card=claims.same_card)
         allocator = Allocator(self._inventory, usage, node.name, node.labels, constraints=(usable,))
         found: Found
         try:
             found = allocator.allocate(plans)
         except NodeError as error:
             found = error
-            if usable.refused:
-                found = NodeError(f"{CANNOT_ALLOCATE}: device {usable.refused} uses {_UNSUPPORTED}", "unsupported")
+            if usable.refused_card and str(error) == CANNOT_ALLOCATE:
+                listed = "|".join(filter(None, claims.cards or ()))
+                found = NodeError(f"{CANNOT_ALLOCATE} with devices of card <{listed}>" if listed else CANNOT_ALLOCATE)
         except AllocationError as error:
             found = error
         result = "allocated" if isinstance(found, list) else found.result
@@ -320,6 +357,7 @@ class ClaimRules:
                     claims[key].name,
                     claims[key].uid,
                     self._ledger.assumed[key].allocation if key in self._ledger.assumed else None,
+                    self._binding_timeout,
                 )
                 for key in self._placed.get(task.uid, ())
             )

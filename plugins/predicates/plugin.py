@@ -123,7 +123,7 @@ class Predicates(Plugin):
         self._ports = HostPorts()
         self._rules = RuleBook(self._enabled)
         self._volumes = VolumeRules(self._enabled)
-        self._claims = ClaimRules()
+        self._claims = ClaimRules(self._enabled.device_binding_timeout)
         self.supports_claims = self._enabled.dynamic_resources
         #: The diagnosis whose nodes were already checked for their number of pods.
         self._counted: Diagnosis | None = None
@@ -177,6 +177,10 @@ class Predicates(Plugin):
     def _prefers_volumes(self, signature: PodSignature) -> bool:
         volumes = self._context(signature).volumes
         return bool(self._enabled.volume_binding_shape) and volumes is not None and bool(volumes.open)
+
+    def _prefers_alternatives(self, signature: PodSignature) -> bool:
+        claims = self._context(signature).claims
+        return bool(self._enabled.prioritized_list_weight) and claims is not None and claims.has_alternatives
 
     def pre_predicate(self, signature: PodSignature) -> Refusal | None:
         rules, volumes, claims = self._context(signature)
@@ -244,6 +248,16 @@ class Predicates(Plugin):
         assert shape is not None
         assert volumes is not None
         return candidates.take(self._volumes.score(volumes, shape)) * self._enabled.volume_binding_weight
+
+    @score(reads=OTHER_NODES, when=_prefers_alternatives)
+    def score_alternatives(self, signature: PodSignature, candidates: NodeView) -> Scores:
+        """Higher for the first alternatives of claims; the best node gets 100 times the weight."""
+        claims = self._context(signature).claims
+        assert claims is not None
+        found = self._claims.preferences(claims, candidates)
+        best = max(1, int(found.max(initial=0)))
+        scores: Scores = found.astype(np.float64) * (100 * self._enabled.prioritized_list_weight / best)
+        return scores
 
     def on_allocate(self, placement: Placement) -> None:
         if placement.cls.host_ports and self._enabled.node_ports:

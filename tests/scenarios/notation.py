@@ -6,9 +6,11 @@
     job a queue=q min=2 + worker*2 cpu=1    `request`: card.request; `+` begins a task; other keys: fields of the spec
     group g queue=q min=2                   a PodGroup; `request` and other keys as of a job
     slice n1 2*NVIDIA-H200                  a ResourceSlice of gpu.nvidia.com: devices g0, g1 of node n1, pool n1;
-                                            `type`, `profile`; other keys: fields of the devices
+                                            `+1*NVIDIA-A100`: of several models; `type`, `profile`; other keys: fields
+                                            of the devices
     device_class gpu                        of driver gpu.nvidia.com; `cel`: a further selector
-    resource_claim c class=gpu count=2      a ResourceClaim of one request r; `cel`, `mode`; `claim_template` likewise
+    resource_claim c class=gpu count=2      a ResourceClaim of one request r; `cel`, `mode`; `first=2*NVIDIA-H200,...`:
+                                            alternatives a0, a1, ... by model; `claim_template` likewise
     deployment d*3 queue=q cpu=1
     pod p queue=q cpu=1
 
@@ -292,16 +294,21 @@ def _pod(name: str, words: list[str]) -> Manifest:
 
 
 def _slice(name: str, words: list[str]) -> Manifest:
-    count, _, product = words[0].partition("*")
+    models = [model for part in words[0].split("+") for model in [part.partition("*")[2]] * int(part.partition("*")[0])]
     pairs = _pairs(words[1:])
-    attributes = {"type": pairs.pop("type", "gpu"), "productName": product.replace("-", " ")}
+    attributes = {"type": pairs.pop("type", "gpu")}
     attributes |= {key: pairs.pop(key) for key in ("profile",) if key in pairs}
-    device: Manifest = {"attributes": {key: {"string": text} for key, text in attributes.items()}, **_fields(pairs)}
+    fields = _fields(pairs)
+    devices = []
+    for number, model in enumerate(models):
+        texts = {**attributes, "productName": model.replace("-", " ")}
+        found = {"attributes": {key: {"string": text} for key, text in texts.items()}}
+        devices.append({"name": f"g{number}", **found, **fields})
     spec = {
         "driver": "gpu.nvidia.com",
         "nodeName": name,
         "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
-        "devices": [{"name": f"g{number}", **device} for number in range(int(count))],
+        "devices": devices,
     }
     return _object("ResourceSlice", name, {}, spec=spec)
 
@@ -323,6 +330,14 @@ def _claim_spec(pairs: dict[str, str]) -> Manifest:
         exactly["selectors"] = [{"cel": {"expression": _unquoted(pairs.pop("cel"))}}]
     if "mode" in pairs:
         exactly["allocationMode"] = pairs.pop("mode")
+    if "first" in pairs:
+        alternatives = []
+        for number, each in enumerate(pairs.pop("first").split(",")):
+            count, _, model = each.rpartition("*")
+            cel = f'device.attributes["gpu.nvidia.com"].productName == "{model.replace("-", " ")}"'
+            alternative = {"name": f"a{number}", "count": int(count or 1), "selectors": [{"cel": {"expression": cel}}]}
+            alternatives.append({"deviceClassName": exactly["deviceClassName"], **alternative})
+        return {"devices": {"requests": [{"name": "r", "firstAvailable": alternatives}]}}
     return {"devices": {"requests": [{"name": "r", "exactly": {**exactly, **_fields(pairs)}}]}}
 
 

@@ -95,6 +95,8 @@ class Dispatch:
         self.filters, self.scores = ([*self._node_hooks(kind, tiers)] for kind in ("filter", "score"))
         for hook in HOOKS:
             method, plain = hook.method, [self._resolve(hook, tier) for tier in tiers]
+            if method == "on_allocate":
+                plain = [self._allocators_first(plain)]
             tiers_of = [[(name, guarded(name, method, call)) for name, call in tier] for tier in plain if tier]
             self._tiers[method] = tiers_of
             self._flat[method] = [entry for tier in tiers_of for entry in tier]
@@ -131,6 +133,11 @@ class Dispatch:
                 if declared_kind == kind and method is not None and switches.get(switch, True):
                     bound = None if when is None else guarded(plugin.name, kind, partial(when, plugin))
                     yield BoundNodeHook(plugin.name, reads, bound, method)
+
+    def _allocators_first(self, tiers: Sequence[Sequence[Entry]]) -> list[Entry]:
+        """The entries of all tiers; first those of plugins that allocate claims: quotas charge the devices."""
+        allocating = {plugin.name for plugin in self.plugins if plugin.supports_claims}
+        return sorted([entry for tier in tiers for entry in tier], key=lambda entry: entry[0] not in allocating)
 
     @staticmethod
     def _resolve(hook: Hook, tier: Sequence[tuple[Plugin, dict[str, bool]]]) -> list[Entry]:
@@ -247,9 +254,9 @@ class Dispatch:
             return all(call(subject) for _, call in tier)
         return False
 
-    def first(self, method: str, subject: object) -> Any:
+    def first(self, method: str, subject: object, *others: object) -> Any:
         """Combine.FIRST: the first result that is not None, else None."""
-        return self.refusal(method, subject)
+        return self.refusal(method, subject, *others)
 
     def victims(self, method: str, task: object, candidates: list[Any]) -> list[Any]:
         """Combine.VICTIMS: the victims, in the order of the plugin that decided."""

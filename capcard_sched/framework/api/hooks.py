@@ -214,6 +214,14 @@ HOOKS: tuple[Hook, ...] = (
         Combine.MERGE,
         "the state stays as it is",
     ),
+    Hook(
+        "claim_cards",
+        "(queue, task) -> card names | None: the cards of which a pod gets devices by its ResourceClaims, all of the "
+        "same. Called for the signature of the pod, and when it is placed",
+        None,
+        Combine.FIRST,
+        "devices of any card",
+    ),
     # feasibility of nodes
     Hook("pre_predicate", "(signature) -> Refusal | None", "enablePredicate", Combine.FIRST_REFUSAL, "passes"),
     Hook("filter", "(signature, node view, result) -> None", "enablePredicate", Combine.VERDICT, "passes"),
@@ -236,7 +244,13 @@ HOOKS: tuple[Hook, ...] = (
         "0",
     ),
     # events
-    Hook("on_allocate", "(placement) -> None", None, Combine.NOTIFY, "nothing"),
+    Hook(
+        "on_allocate",
+        "(placement) -> None; first in the plugins with `supports_claims`: others may read the devices of the pods",
+        None,
+        Combine.NOTIFY,
+        "nothing",
+    ),
     Hook("on_deallocate", "(placement) -> None", None, Combine.NOTIFY, "nothing"),
     Hook("bind_annotations", "(placement) -> annotations by task uid | None", None, Combine.MERGE, "none"),
     Hook(

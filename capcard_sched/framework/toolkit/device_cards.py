@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from capcard_sched.devices.inventory import DeviceId, DeviceInventory, PoolDevice
     from capcard_sched.devices.ledger import DeviceLedger
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.job import Task
 
 NVIDIA_DRIVER: Final = "gpu.nvidia.com"
 DeviceState: TypeAlias = Literal["used", "tainted", "blocked", "free"]
@@ -48,6 +50,15 @@ def accepted_cards(annotations: Mapping[str, str]) -> tuple[str, ...]:
 def is_accepted(device: PoolDevice, cards: Collection[str]) -> bool:
     """Whether a pod that accepts these cards may get a device: one of them, or a device of a driver without cards."""
     return device.id[0] != NVIDIA_DRIVER or card_of(device) in cards
+
+
+def usable_cards(session: Session, task: Task) -> tuple[str, ...] | None:
+    """The cards with quota, of which all devices of a pod's claims are one; None without a limit."""
+    queue = session.queues.get(task.job.queue) if task.job is not None else None
+    if queue is None:
+        return None
+    found: tuple[str, ...] | None = session.dispatch.first("claim_cards", queue, task)
+    return found
 
 
 class DeviceOffer(NamedTuple):

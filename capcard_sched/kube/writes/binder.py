@@ -16,10 +16,18 @@ from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes import requests
 from capcard_sched.kube.writes.leadership_gate import GatedClient
 from capcard_sched.kube.writes.write_backoff import RefusedWrites, WriteBackoff
-from capcard_sched.kube.writes.write_call import DONE, CallWriter, WriteCall, WriteOutcome, WriteResult, read_pod
+from capcard_sched.kube.writes.write_call import (
+    DONE,
+    CallWriter,
+    PreBindPendingError,
+    WriteCall,
+    WriteOutcome,
+    WriteResult,
+    read_pod,
+)
 from capcard_sched.model.deltas import BindFailed, BindRetry, ObjectGone
 from capcard_sched.model.intents import EmitEvent, ObjectRef, UpdatePodCondition
-from capcard_sched.model.reasons import FAILED_SCHEDULING
+from capcard_sched.model.reasons import BINDING_CONDITIONS_PENDING, FAILED_SCHEDULING
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -228,6 +236,10 @@ class Binder(CallWriter[BindCall]):
     async def _classify(self, call: BindCall, error: RequestError) -> WriteOutcome:
         """Read the pod where the response does not decide whether it is bound."""
         found = error.retry_class
+        if isinstance(error, PreBindPendingError) and self.refusals.is_new(call.bind.uid, error.text):
+            row, bind = BINDING_CONDITIONS_PENDING, call.bind
+            about = ObjectRef("Pod", bind.namespace, bind.name, bind.uid)
+            self.context.submit([EmitEvent(about, row.type, row.code, row.render(detail=error.text))])
         if call.needs_pre_bind:
             return WriteOutcome.of(WriteResult.AGAIN if error.is_temporary else WriteResult.REFUSED, error)
         if found is RetryClass.REFUSED:

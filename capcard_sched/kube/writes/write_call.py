@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from capcard_sched.kube.client import Client, Unreachable, get
-from capcard_sched.kube.errors import RequestError, RetryClass
+from capcard_sched.kube.errors import ApiError, RequestError, RetryClass
 from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes.write_backoff import WriteBackoff
 from capcard_sched.model.objects import PodObject
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Seconds; shortest and longest pause of a worker after a 429; the write itself may wait longer.
 _MIN_PAUSE: Final = 0.1
+#: Seconds between two attempts at a PreBind that is pending.
+_PENDING_SECONDS: Final = 1.0
 _MAX_PAUSE: Final = 1.0
 
 
@@ -68,6 +71,13 @@ class WriteOutcome(NamedTuple):
 
 
 DONE: Final = WriteOutcome(WriteResult.DONE)
+
+
+class PreBindPendingError(ApiError):
+    """A PreBind waits for another component; the text names it. The PreBind is repeated, without holding a worker."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(HTTPStatus.TOO_EARLY, "PreBindPending", message, _PENDING_SECONDS)
 
 
 class WriteCall:

@@ -98,7 +98,7 @@ def released(left: list[dict[str, Any]]) -> JsonObject:
     """The patch that removes consumers; the last one takes the allocation with it."""
     if left:
         return {"status": {"reservedFor": left}}
-    return {"metadata": {"finalizers": None}, "status": {"reservedFor": None, "allocation": None}}
+    return {"metadata": {"finalizers": None}, "status": {"reservedFor": None, "allocation": None, "devices": None}}
 
 
 def without_consumers(obj: JsonObject, gone: Container[str]) -> JsonObject:

@@ -48,9 +48,28 @@ def test_pods_with_claims(case: dict[str, Any]) -> None:
     pods = {item["metadata"]["name"]: _state_of(item) for item in items if item["kind"] == "Pod"}
     for name, expected in case["pods"].items():
         assert pods[name] == expected or (expected in pods[name] and " " in expected) or not expected, pods
+    for name, expected in case.get("events", {}).items():
+        events = [item for item in items if item["kind"] == "Event" and item["involvedObject"]["name"] == name]
+        assert expected in [f"{event['reason']} {event['message']}" for event in events]
     claims = {item["metadata"]["name"]: _shown(item) for item in items if item["kind"] == "ResourceClaim"}
     if "claims" in case:
         assert len(claims) == len(case["claims"])
     for pattern, expected in case.get("claims", {}).items():
         (found,) = [shown for name, shown in claims.items() if fnmatchcase(name, pattern)]
         assert found == expected, claims
+
+
+@pytest.mark.parametrize("card", ["NVIDIA-H200", "NVIDIA-A100"])
+def test_after_a_restart_a_pod_is_charged_the_model_that_it_has(card: str) -> None:
+    claims = "resourceClaims=[{name: r, resourceClaimTemplateName: t}]"
+    queue = "queue one cards=NVIDIA-H200:1,NVIDIA-A100:1 cap=cpu:64,memory:1Ti"
+    world = f"{_WORLD}slice n1 1*{card}; {queue}; pod a queue=one cpu=1 {claims}"
+    items = run(objects_of({"cluster": world}), {}, "1m")
+    for item in items:
+        item["metadata"].get("annotations", {}).pop("volcano.sh/card.assigned", None)
+    more = f"slice n2 1*NVIDIA-H200+1*NVIDIA-A100; pod b queue=one cpu=1 {claims}; pod c queue=one cpu=1 {claims}"
+    found = run([*items, *objects_of({"cluster": more})], {}, "1m")
+    (held,) = [_shown(each) for each in found if each["kind"] == "ResourceClaim" and "b-r-" in each["metadata"]["name"]]
+    assert held == ("g1@n2 b" if card == "NVIDIA-H200" else "g0@n2 b")
+    (other,) = [_state_of(each) for each in found if each["kind"] == "Pod" and each["metadata"]["name"] == "c"]
+    assert "quota: requested <1000>, total would be <3000>, but capability is <2000>" in other
