@@ -129,7 +129,7 @@ class ClaimCards:
         session = self._session
         assert session is not None
         nodes = session.nodes
-        stamp = session.devices.version, nodes.generation, len(nodes)
+        stamp = session.snapshot.devices.version, nodes.generation, len(nodes)
         if self._offers is None or self._offers[0] != stamp:
             self._offers = stamp, {}
         masks = self._offers[1]
@@ -150,9 +150,9 @@ class ClaimCards:
         session, found = self._session, Counter[str]()
         if session is not None:
             for each in cls.claims:
-                allocation = session.claims.allocation(f"{cls.namespace}/{each.claim}")
+                allocation = session.snapshot.claims.allocation(f"{cls.namespace}/{each.claim}")
                 for result in (allocation.devices.results or ()) if allocation is not None else ():
-                    device = session.devices.device((result.driver, result.pool, result.device))
+                    device = session.snapshot.devices.device((result.driver, result.pool, result.device))
                     if device is not None and not result.admin_access:
                         found[card_of(device)] += 1
         del found[""]
@@ -230,7 +230,7 @@ class ClaimCards:
             return []
         found = Counter[str]()
         for result in claim.allocation.devices.results or ():
-            device = session.devices.device((result.driver, result.pool, result.device))
+            device = session.snapshot.devices.device((result.driver, result.pool, result.device))
             if device is None or device.is_shared:
                 return []
             if not result.admin_access:
