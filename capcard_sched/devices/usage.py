@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from capcard_sched.model.quantity import QuantityError, parse_quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from fractions import Fraction
 
     from capcard_sched.devices.inventory import CounterId, DeviceId, DeviceInventory, PoolId
@@ -26,8 +26,9 @@ class DeviceUsage:
         self._consumed: dict[DeviceId, dict[str, Fraction]] = {}
         #: Names of the devices in use, with the number of their allocations, by pool.
         self._in_pool: dict[PoolId, dict[str, int]] = {}
-        #: Number of changes of the devices in use, by pool.
-        self._versions: dict[PoolId, int] = {}
+        #: Number of changes of the devices in use; pool to that number at its last change, in this order.
+        self.serial = 0
+        self._changed: dict[PoolId, int] = {}
         self._counters: dict[PoolId, tuple[int, dict[CounterId, Fraction]]] = {}
 
     def use(self, allocation: Allocation | None, sign: int) -> None:
@@ -55,11 +56,16 @@ class DeviceUsage:
         if not names:
             del self._in_pool[device[:2]]
         self._counters.pop(device[:2], None)
-        self._versions[device[:2]] = self._versions.get(device[:2], 0) + 1
+        self.serial += 1
+        self._changed.pop(device[:2], None)
+        self._changed[device[:2]] = self.serial
 
-    def pool_version(self, pool: PoolId) -> int:
-        """Another number after each change of the devices in use of a pool."""
-        return self._versions.get(pool, 0)
+    def changed_since(self, serial: int) -> Iterator[PoolId]:
+        """The pools whose devices in use changed since `serial` had this value. O(such pools)."""
+        for pool, at in reversed(self._changed.items()):
+            if at <= serial:
+                return
+            yield pool
 
     def is_in_use(self, device: DeviceId) -> bool:
         """Whether an allocation has the whole device."""

@@ -25,6 +25,7 @@ from capcard_sched.model.ownership import owner_of
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.selectors import matches_node_selector
 from capcard_sched.model.status import COMPLETED_STATUSES, SESSION_STATUSES, TaskStatus
+from capcard_sched.plugins.predicates.claim_verdicts import ClaimVerdicts
 
 if TYPE_CHECKING:
     from capcard_sched.devices.claims import Claim, ClaimPlan, RequestPlan
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 Verdict: TypeAlias = "NodeError | AllocationError | None"
 #: One allocation per claim, or why there are none: on one node, or anywhere.
 Found: TypeAlias = "list[Allocation] | NodeError | AllocationError"
-#: Entries of the cache of verdicts: nodes times kinds of claims.
-_MOST_VERDICTS: Final = 200_000
 _content = msgspec.msgpack.Encoder(order="deterministic").encode
 UNAVAILABLE: Final = "resourceclaim not available on the node"
 _UNSUPPORTED: Final = "bindingConditions, which is not supported"
@@ -65,6 +64,22 @@ class PodClaims(NamedTuple):
     error: str = ""
     #: The cards that `card.name` of the pod accepts; () for all.
     cards: tuple[str, ...] = ()
+    #: Of the open claims, and of `cards`: claims of equal content get devices on the same nodes.
+    contents: tuple[bytes, ...] = ()
+
+    @property
+    def shared(self) -> PodClaims:
+        """The claims without their names. No filter or score of single nodes reads them."""
+        return self._replace(open=(), held=())
+
+
+class _KnownPlan(NamedTuple):
+    """The plan of a claim, or why there is none, with the claim and the version of the inventory it was made for."""
+
+    claim: Claim
+    version: int
+    plan: ClaimPlan | str
+    content: bytes
 
 
 class _UsableDevices:
@@ -91,10 +106,9 @@ class ClaimRules:
     """Implements the module's checks for one plugin instance; `open` is called at the start of every session."""
 
     def __init__(self) -> None:
-        #: Claim key to its plan, with the claim and the version of the inventory it was made for.
-        self._plans: dict[str, tuple[Claim, int, ClaimPlan | str]] = {}
-        #: Node and contents of claims to the versions of the pools of the node, and the verdict.
-        self._verdicts: dict[tuple[str, bool, tuple[bytes, ...]], tuple[tuple[int, ...], Verdict]] = {}
+        #: By claim key.
+        self._plans: dict[str, _KnownPlan] = {}
+        self._verdicts = ClaimVerdicts()
         #: Pod uid to the keys of its claims whose allocations the placement assumed.
         self._placed: dict[str, tuple[str, ...]] = {}
         #: Uids of placed pods whose devices leaving pods still hold.
@@ -157,9 +171,9 @@ class ClaimRules:
                 waiting.append(key)
         if not waiting:
             return PodClaims(tuple(dict.fromkeys(allocated)))
-        return PodClaims(
-            tuple(dict.fromkeys(allocated)), tuple(waiting), tuple(held), cards=accepted_cards(task.cls.annotations)
-        )
+        cards = accepted_cards(task.cls.annotations)
+        contents = _content(cards), *[self._plans[key].content for key in waiting]
+        return PodClaims(tuple(dict.fromkeys(allocated)), tuple(waiting), tuple(held), "", cards, contents)
 
     def _problem(self, task: Task, name: str, claim: Claim | None, *, generated: bool) -> str:
         """The reason why a claim allows no node, "" without one."""
@@ -184,14 +198,14 @@ class ClaimRules:
     def _plan(self, claim: Claim) -> ClaimPlan | str:
         """The plan of a claim, or why there is none."""
         known = self._plans.get(claim.key)
-        if known is not None and known[0] is claim and known[1] == self._inventory.version:
-            return known[2]
+        if known is not None and known.claim is claim and known.version == self._inventory.version:
+            return known.plan
         try:
             found: ClaimPlan | str = plan_claim(claim, self._inventory.classes)
         except AllocationError as error:
             found = str(error)
             self._ledger.searches.refused(error.result)
-        self._plans[claim.key] = claim, self._inventory.version, found
+        self._plans[claim.key] = _KnownPlan(claim, self._inventory.version, found, _content(claim.spec))
         return found
 
     def reject_allocated(self, claims: PodClaims, rows: NodeView, result: FilterResult) -> None:
@@ -212,34 +226,13 @@ class ClaimRules:
             self._reject_without_devices(claims, rows, result)
 
     def _reject_without_devices(self, claims: PodClaims, rows: NodeView, result: FilterResult) -> None:
-        texts: list[str] = []
-        contents = _content(claims.cards), *[_content(self._ledger.claims[key].spec) for key in claims.open]
-        for row in rows.rows.tolist():
-            found = self._verdict(claims, contents, rows.nodes[row], future=rows.future)
-            if isinstance(found, AllocationError):
-                result.reject_all(Code.UNRESOLVABLE, str(found))
-                return
-            texts.append("" if found is None else str(found))
-        for text in dict.fromkeys(texts):
-            if text:
-                rejected = np.array([each == text for each in texts], dtype=bool)
-                result.reject(rejected, Code.UNSCHEDULABLE, text)
+        usage = self._ledger.future if rows.future else self._ledger
 
-    def _verdict(self, claims: PodClaims, contents: tuple[bytes, ...], node: Node, *, future: bool) -> Verdict:
-        """Why claims get no devices on a node. Kept for claims of equal content while the pools of the node stay."""
-        pools = self._inventory.pools(node.name, node.labels)
-        usage = self._ledger.future if future else self._ledger
-        stamp = self._inventory.version, *[usage.pool_version(pool.id) for pool in pools]
-        known = self._verdicts.get((node.name, future, contents))
-        if known is not None and known[0] == stamp:
-            return known[1]
-        found = self._search(claims, node, usage)
-        verdict = None if isinstance(found, list) else found
-        if verdict is None or str(verdict).startswith(CANNOT_ALLOCATE):  # other texts name the claim
-            if len(self._verdicts) > _MOST_VERDICTS:
-                self._verdicts.clear()
-            self._verdicts[node.name, future, contents] = stamp, verdict
-        return verdict
+        def search(node: Node) -> Verdict:
+            found = self._search(claims, node, usage)
+            return None if isinstance(found, list) else found
+
+        self._verdicts.reject(claims.contents, rows, result, self._inventory, usage, search)
 
     def _search(self, claims: PodClaims, node: Node, usage: DeviceUsage) -> Found:
         plans = [plan for key in claims.open if not isinstance(plan := self._plan(self._ledger.claims[key]), str)]
