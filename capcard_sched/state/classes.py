@@ -57,6 +57,8 @@ class ClassTable:
         self._accounting = NO_ACCOUNTING
         #: Resources with a column.
         self._offered = {CPU, MEMORY, PODS}
+        #: Classes with affinity or topology spread constraints.
+        self.with_terms: set[TaskClass] = set()
         #: Classes with `unoffered` resources.
         self._unoffered: set[TaskClass] = set()
         #: Requests and limits as written, of classes that are counted otherwise.
@@ -161,6 +163,7 @@ class ClassTable:
         self._namespace_selectors = {cls: found for cls, found in self._namespace_selectors.items() if cls in used}
         self._written = {cls: written for cls, written in self._written.items() if cls in used}
         self._unoffered &= used
+        self.with_terms &= used
         self._by_spec.clear()
         self._alike.clear()
         self._last = None
@@ -202,6 +205,8 @@ class ClassTable:
 
     def _count(self, cls: TaskClass) -> None:
         """Set the amounts of a class, as written or as the accounting has them."""
+        if cls.affinity is not None or cls.spread:
+            self.with_terms.add(cls)
         charge = dict(self._accounting.charge(cls)) if cls.device_containers else {}
         for name, amount in cls.placed:  # at least the request: annotations can be edited
             charge[name] = max(amount, charge.get(name, 0))

@@ -118,8 +118,9 @@ class ClaimRules:
         self._inventory, self._ledger, self._tasks = session.devices, session.claims, session.tasks_by_uid
         self._placed.clear()
         self._early.clear()
-        for key in self._plans.keys() - self._ledger.claims.keys():
-            del self._plans[key]
+        for key in list(self._plans if session.changed.everything else session.changed.devices):
+            if key not in self._ledger.claims:
+                self._plans.pop(key, None)
         if self._ledger.claims:
             self._update_leaving(session)
 

@@ -166,8 +166,8 @@ class ClaimVerdicts:
                 del self._columns[next(iter(self._columns))]
             column = _Column(len(self._pools), usage.serial)
         elif column.serial != usage.serial:
-            for pool in usage.changed_since(column.serial):
-                column.codes[self._rows.get(pool, [])] = _UNKNOWN
+            changed = [row for pool in usage.changed_since(column.serial) for row in self._rows.get(pool, ())]
+            column.codes[changed] = _UNKNOWN
             column.serial = usage.serial
         self._columns[key] = column  # most recently used
         return column
