@@ -7,7 +7,7 @@ class or taint rule, and follow the nodes when these change.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from capcard_sched.devices.inventory import DeviceInventory, DevicePool, PoolId
+    from capcard_sched.devices.inventory import DeviceInventory, DevicePool
+    from capcard_sched.devices.pool_changes import PoolId
     from capcard_sched.devices.usage import DeviceUsage
     from capcard_sched.framework.api.node_view import FilterResult, NodeView
     from capcard_sched.model.job import Node
-    from capcard_sched.state.columns import NodeTable
 
 #: Entries of all columns: nodes times contents of claims.
 _MOST_ENTRIES: Final = 4_000_000
@@ -131,7 +131,7 @@ class ClaimVerdicts:
 
     # --- keeping up -------------------------------------------------------------------------------------------------
 
-    def _renew(self, table: NodeTable, inventory: DeviceInventory) -> None:
+    def _renew(self, table: Any, inventory: DeviceInventory) -> None:
         """Drops what changes of the inventory or of nodes make invalid. O(nodes) after such a change."""
         if inventory.version != self._version:
             self._version, self._generation = inventory.version, -1
@@ -164,11 +164,11 @@ class ClaimVerdicts:
         if column is None:
             while self._columns and (len(self._columns) + 1) * len(self._pools) > _MOST_ENTRIES:
                 del self._columns[next(iter(self._columns))]
-            column = _Column(len(self._pools), usage.serial)
-        elif column.serial != usage.serial:
-            changed = [row for pool in usage.changed_since(column.serial) for row in self._rows.get(pool, ())]
+            column = _Column(len(self._pools), usage.changes.serial)
+        elif column.serial != usage.changes.serial:
+            changed = [row for pool in usage.changes.since(column.serial) for row in self._rows.get(pool, ())]
             column.codes[changed] = _UNKNOWN
-            column.serial = usage.serial
+            column.serial = usage.changes.serial
         self._columns[key] = column  # most recently used
         return column
 
@@ -197,12 +197,12 @@ class ClaimVerdicts:
         """The number of the devices of a node and of which of them are in use; -1 for a node that equals no other."""
         if self._shapes[row] < 0:
             return -1
-        states, serial = self._states.get(future) or ([-1] * len(self._pools), usage.serial)
-        if serial != usage.serial:
-            for pool in usage.changed_since(serial):
+        states, serial = self._states.get(future) or ([-1] * len(self._pools), usage.changes.serial)
+        if serial != usage.changes.serial:
+            for pool in usage.changes.since(serial):
                 for changed in self._rows.get(pool, ()):
                     states[changed] = -1
-        self._states[future] = states, usage.serial
+        self._states[future] = states, usage.changes.serial
         found = states[row]
         if found < 0:
             is_in_use = usage.is_in_use
