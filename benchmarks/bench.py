@@ -2,7 +2,7 @@
 
 Everything runs in this process, without a cluster: the state is filled from JSON as by a watch, then one session places
 all pods (W1 to W3), preempts and reclaims (P1, R1, T1), places pods whose node scores depend on other nodes or on
-more than amounts (A1, Z1, N1, U1), pods that share GPUs (V1, V2, V3),
+more than amounts (A1, Z1, N1, U1), pods that share GPUs (V1, V2, V3), pods with ResourceClaims (D1, D2, D3),
 or one pod beside a backlog (B1, B2). With the openb trace, pods arrive until they request 130 % of its GPUs (F1 to F4).
 Times are medians over fresh cores, wall-clock
 by default; `CPU` is the CPU time of this process, independent of other work on the machine.
@@ -21,6 +21,9 @@ from rich.table import Table
 
 from benchmarks import measure
 from benchmarks.backlog import BACKLOGS, Backlog, measure_backlog
+from benchmarks.claim_objects import CLAIMED
+from benchmarks.claims import PLAIN_PODS as PLAIN_CLAIMS
+from benchmarks.claims import ClaimRun, measure_claims
 from benchmarks.eviction_scenes import SCENES
 from benchmarks.evictions import Taking, measure_taking
 from benchmarks.neighbours import NEIGHBOURS, Placing, measure_placing
@@ -31,7 +34,7 @@ from benchmarks.workloads import SIZES, WORKLOADS
 
 app = App(name="bench", help="Measure the scheduler core on synthetic workloads.")
 
-_Scene = TypeVar("_Scene", bound=Taking | Placing | Sharing)
+_Scene = TypeVar("_Scene", bound=Taking | Placing | Sharing | ClaimRun)
 
 #: Columns when the output is not a terminal.
 _FILE_WIDTH = 150
@@ -41,8 +44,8 @@ _PLAIN, _PLAIN_QUICK = ((500, 2_000), (5_000, 400)), ((100, 500),)
 _GROWTH = ("W3", (2_000, (2_500, 5_000, 10_000, 20_000)), (5_000, (500, 1_000, 2_000, 4_000)))
 _GROWTH_QUICK = ("W3", (400, (500, 1_000, 2_000, 4_000)), (1_000, (100, 200, 400, 800)))
 
-#: Workloads on free nodes, scenes of preemption, scenes with dependent scores, shared GPUs, and a backlog.
-_ALL = (*WORKLOADS, *SCENES, *NEIGHBOURS, *SHARED, *BACKLOGS, *SATURATED)
+#: Workloads on free nodes, scenes of preemption, scenes with dependent scores, shared GPUs, claims, and a backlog.
+_ALL = (*WORKLOADS, *SCENES, *NEIGHBOURS, *SHARED, *CLAIMED, *BACKLOGS, *SATURATED)
 
 
 class Report(msgspec.Struct):
@@ -57,6 +60,7 @@ class Report(msgspec.Struct):
     takings: list[Taking] = []
     placings: list[Placing] = []
     sharings: list[Sharing] = []
+    claims: list[ClaimRun] = []
     backlogs: list[Backlog] = []
     saturations: list[Saturation] = []
 
@@ -100,16 +104,7 @@ def bench(
         for size, (nodes, pods) in points.items():
             for name in chosen:
                 status.update(f"{name} at {nodes:,} nodes, {pods:,} pods")
-                if name in SCENES:
-                    report.takings.append(measure_taking(name, size, nodes, pods, repeats))
-                elif name in BACKLOGS:
-                    report.backlogs.append(measure_backlog(name, size, nodes, repeats))
-                elif name in NEIGHBOURS:
-                    report.placings.append(measure_placing(name, size, nodes, repeats))
-                elif name in SHARED:
-                    report.sharings.append(measure_sharing(name, size, nodes, repeats))
-                else:
-                    report.runs.append(measure.measure(name, size, nodes, pods, repeats))
+                _measure(report, name, size, nodes, pods, repeats)
         placing = [name for name in chosen if name in WORKLOADS]
         if placing:
             status.update("the plain loop")
@@ -134,6 +129,22 @@ def bench(
     return 0
 
 
+def _measure(report: Report, name: str, size: str, nodes: int, pods: int, repeats: int) -> None:
+    """Adds the figures of one workload or scene to a report. The scenes decide on their pods themselves."""
+    if name in SCENES:
+        report.takings.append(measure_taking(name, size, nodes, pods, repeats))
+    elif name in BACKLOGS:
+        report.backlogs.append(measure_backlog(name, size, nodes, repeats))
+    elif name in NEIGHBOURS:
+        report.placings.append(measure_placing(name, size, nodes, repeats))
+    elif name in SHARED:
+        report.sharings.append(measure_sharing(name, size, nodes, repeats))
+    elif name in CLAIMED:
+        report.claims.append(measure_claims(name, size, nodes, repeats))
+    else:
+        report.runs.append(measure.measure(name, size, nodes, pods, repeats))
+
+
 # --- tables ---------------------------------------------------------------------------------------------------------
 
 
@@ -150,6 +161,8 @@ def show(console: Console, report: Report, old: Report | None) -> None:
         console.print(_placing_table(report, old))
     if report.sharings:
         console.print(_sharing_table(report, old))
+    if report.claims:
+        console.print(_claims_table(report, old))
     if report.backlogs:
         console.print(_backlog_table(report, old))
     if report.saturations:
@@ -263,6 +276,31 @@ def _sharing_table(report: Report, old: Report | None) -> Table:
             _time(run.plain_seconds_per_pod),
             f"{run.ratio:,.0f}x",
             f"{run.agreed} of {PLAIN_PODS}",
+        ),
+    )
+    return table
+
+
+def _claims_table(report: Report, old: Report | None) -> Table:
+    table = Table(
+        title="Pods with ResourceClaims: one session allocates all devices",
+        caption="MiB: resident memory of 10,000 allocated claims; devices: pods to which the plain loop gives the same",
+    )
+    _fill(
+        table,
+        ("placed", "session", "CPU", "tasks/CPU s", "one pod more", "MiB", "plain loop per pod", "ratio", "devices"),
+        report.claims,
+        None if old is None else old.claims,
+        lambda run: (
+            f"{run.placed:,}",
+            _time(run.session_seconds),
+            _time(run.session_cpu_seconds),
+            f"{run.tasks_per_cpu_second:,.0f}",
+            _time(run.change_cpu_seconds),
+            f"{run.claim_bytes / 2**20:.1f}",
+            _time(run.plain_seconds_per_pod),
+            f"{run.ratio:,.0f}x",
+            f"{run.agreed} of {PLAIN_CLAIMS}",
         ),
     )
     return table

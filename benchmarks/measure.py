@@ -25,6 +25,7 @@ from capcard_sched.framework.conf.scheduler_conf import default_text, parse_conf
 from capcard_sched.framework.core import Core
 from capcard_sched.gc import settle_memory
 from capcard_sched.model.deltas import Delta, ObjectChanged
+from capcard_sched.model.device_objects import DeviceClassObject, ResourceClaimObject, ResourceSliceObject
 from capcard_sched.model.intents import Bind
 from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject, PodStatus, QueueObject
 
@@ -166,8 +167,11 @@ def _decode(decoder: msgspec.json.Decoder[Any], frame: bytes) -> Delta:
 
 
 DECODERS: dict[type, Callable[[bytes], Delta]] = {
-    kind: partial(_decode, msgspec.json.Decoder(kind)) for kind in (NodeObject, QueueObject, PodGroupObject, PodObject)
-}
+    kind: partial(_decode, msgspec.json.Decoder(kind))
+    for kind in (
+        NodeObject, QueueObject, DeviceClassObject, ResourceSliceObject, ResourceClaimObject, PodGroupObject, PodObject,
+    )
+}  # fmt: skip
 
 
 def started_core(frames: Sequence[Frame], conf: str | None = None) -> tuple[Core, Sequence[Frame]]:
@@ -298,13 +302,17 @@ def memory_per_10k_pods(name: str, nodes: int, pods: int) -> float:
     and queues first, then it notes its resident set, then groups and pods, and notes it again. Growth of arrays, label
     sets and classes is inside; Python itself and the nodes are not.
     """
-    frames = encode(make(name, nodes, pods))
+    return resident_growth(encode(make(name, nodes, pods))) * 10_000 / pods
+
+
+def resident_growth(frames: Sequence[Frame]) -> float:
+    """Bytes by which the resident set of a fresh process grows over the frames behind nodes, queues and slices."""
     with NamedTemporaryFile(suffix=".jsonl") as file:
         file.writelines(frame.kind.__name__.encode() + b" " + frame.data + b"\n" for frame in frames)
         file.flush()
         command = [sys.executable, "-m", "benchmarks.memory", file.name]
         answer = subprocess.run(command, capture_output=True, check=True, text=True, cwd=Path(__file__).parents[1])  # noqa: S603
-    return float(json.loads(answer.stdout)["bytes"]) * 10_000 / pods
+    return float(json.loads(answer.stdout)["bytes"])
 
 
 def compare(name: str, nodes: int, pods: int) -> Comparison:

@@ -1,6 +1,7 @@
-"""`python -m benchmarks.memory FILE`: prints, as JSON, what the groups and pods of a file cost in resident memory.
+"""`python -m benchmarks.memory FILE`: prints, as JSON, what the objects of a file cost in resident memory.
 
-Each line is the name of a delta and its object as JSON, nodes and queues first.
+Each line is the name of a delta and its object as JSON; nodes, queues, DeviceClasses and ResourceSlices come first and
+do not count.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.measure import DECODERS, build_core
 
-_FIRST = ("NodeObject", "QueueObject")
+_FIRST = ("NodeObject", "QueueObject", "DeviceClassObject", "ResourceSliceObject")
 
 
 def resident_bytes() -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from benchmarks.e2e import objects
+from benchmarks.e2e.claim_writes import DRIVER
 from benchmarks.e2e.objects import Document, Gang
 from benchmarks.e2e.watcher import Mark
 from capcard_sched.model import annotations as keys
@@ -19,6 +20,9 @@ _CARD: Final = next(iter(objects.MODELS))
 RACK: Final = "topology.kubernetes.io/rack"
 #: Nodes of a rack.
 _RACK_NODES: Final = 100
+_RESOURCE: Final = "resource.k8s.io/v1"
+#: Devices of a node in C1.
+_CLAIMED_DEVICES: Final = 16
 _TIERS: Final = """
 - plugins:
   - name: priority
@@ -50,6 +54,8 @@ class SceneLoad(NamedTuple):
     is_restart: bool = False
     #: Pods that become Running before the scheduler starts: only these are victims.
     running: tuple[str, ...] = ()
+    #: DeviceClasses and ResourceSlices; each pod then has a claim of its name.
+    devices: tuple[Document, ...] = ()
 
 
 class PeerScene(NamedTuple):
@@ -222,6 +228,33 @@ def _restarted(factor: float) -> SceneLoad:
     return SceneLoad(before, [_gang("last", 8, 1)], 8, is_restart=True)
 
 
+def _claimed(factor: float) -> SceneLoad:
+    """Pods with one claim each, for most of the devices."""
+    nodes, count = max(1, round(500 * factor)), round(5_000 * factor)
+    selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
+    meta = {"name": DRIVER}
+    devices: list[Document] = [
+        {"apiVersion": _RESOURCE, "kind": "DeviceClass", "metadata": meta, "spec": {"selectors": [selector]}}
+    ]
+    for number in range(nodes):
+        name = f"node-{number:05d}"
+        made = [
+            {"name": f"gpu-{index}", "attributes": {"uuid": {"string": f"GPU-{number}-{index}"}}}
+            for index in range(_CLAIMED_DEVICES)
+        ]
+        pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": DRIVER, "nodeName": name, "pool": pool, "devices": made}
+        devices.append({"apiVersion": _RESOURCE, "kind": "ResourceSlice", "metadata": {"name": name}, "spec": spec})
+    gangs = [_gang(f"d-{number:05d}", 1) for number in range(count)]
+    for gang in gangs:
+        for pod in gang.pods:
+            pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": pod["metadata"]["name"]}]
+            container = {**pod["spec"]["containers"][0]}
+            container["resources"] = {**container["resources"], "claims": [{"name": "gpu"}]}
+            pod["spec"]["containers"] = [container]
+    return SceneLoad([_queue("q", 0)], gangs, count, devices=tuple(devices))
+
+
 _HALF: Final = "2 x kube-scheduler, or 0.8 x raw"
 SCENES: Final = {
     scene.name: scene
@@ -231,6 +264,7 @@ SCENES: Final = {
             True,
         ),
         PeerScene("K2", "6 gangs of 1,000", 5_000, "kube-scheduler 625 pods/s", _HALF, _large_gangs, True),
+        PeerScene("C1", "5,000 pods with a ResourceClaim each", 500, "", _HALF, _claimed, True),
         PeerScene("J1", "4,000 jobs of one GPU at once", 500, "KAI 397 s", "10 s", _many_jobs, True),
         PeerScene("J2", "one job of 512 pods", 500, "KAI 49 s", "2 s", _one_job, True),
         PeerScene("R1", "4,000 GPUs reclaimed by 500 pods", 500, "KAI 85 s until the last eviction", "5 s", _reclaimed),

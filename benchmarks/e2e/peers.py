@@ -22,6 +22,7 @@ from rich.table import Table
 
 from benchmarks import measure
 from benchmarks.e2e import objects, peer_scenes
+from benchmarks.e2e.claim_writes import claim_of, delete_claims, raw_claim_rate
 from benchmarks.e2e.helper import Helper
 from benchmarks.e2e.server import Server, cpu_seconds, peak_mib
 from benchmarks.e2e.throughput import raw_rate
@@ -122,10 +123,15 @@ async def _scene(
         await server.create(peer_scenes.scene_nodes(nodes))
         await server.create(peer_scenes.hyper_nodes(nodes))
         load = scene.load(scale)
+        await server.create(load.devices)
         raw = 0.0
         if load.mark == "bound" and load.reached > 8:
             console.print(f"[dim]{scene.name}: the raw rate[/dim]")
-            raw = (await raw_rate(server, nodes, min(load.reached, _RAW_PODS), connections)).rate
+            if load.devices:
+                pods = [pod for gang in load.gangs for pod in gang.pods]
+                raw = await raw_claim_rate(server, pods[:_RAW_PODS], nodes, connections)
+            else:
+                raw = (await raw_rate(server, nodes, min(load.reached, _RAW_PODS), connections)).rate
         runs = [(_OURS, load)]
         if peers and scene.with_kube_scheduler:
             runs.append((_KUBE, load._replace(before=[], gangs=[peer_scenes.native(gang) for gang in load.gangs])))
@@ -135,6 +141,7 @@ async def _scene(
                 found.append(await _run(server, scene, own, name, raw, connections, program, Path(folder)))
             if name == _OURS:  # PodGroups of Kubernetes have finalizers, so its scheduler comes last
                 await server.delete_all(_PODS)
+                await delete_claims(server, objects.NAMESPACE)
     return found
 
 
@@ -149,6 +156,8 @@ async def _run(
     folder: Path,
 ) -> PeerRun:
     await server.create(load.before)
+    if load.devices:
+        await server.create(claim_of(pod) for gang in load.gangs for pod in gang.pods)
     runs: objects.Document = {"status": {"phase": "Running", "conditions": list(objects.READY)}}
     await server.merge_all((f"{_PODS}/{name}/status", runs) for name in load.running)
     gangs = [document for gang in load.gangs for document in (*([gang.group] if gang.group else []), *gang.pods)]

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from capcard_sched.devices.claims import ClaimPlan, RequestPlan
     from capcard_sched.devices.constraints import Constraint
-    from capcard_sched.devices.inventory import CounterId, DeviceId, DeviceInventory, DevicePool, PoolDevice, PoolId
+    from capcard_sched.devices.inventory import CounterId, DeviceId, DeviceInventory, DevicePool, PoolDevice
+    from capcard_sched.devices.pool_changes import PoolId
     from capcard_sched.devices.searches import Result
     from capcard_sched.devices.usage import DeviceUsage
 

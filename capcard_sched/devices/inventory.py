@@ -6,21 +6,19 @@ equal attributes and capacities share one `DeviceContent`, for which a selector 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from capcard_sched.cel.values import EvaluationError
-from capcard_sched.devices.capacities import Capacities, parse_capacities
-from capcard_sched.devices.selectors import device_value
+from capcard_sched.devices.device_content import DeviceContent
+from capcard_sched.devices.pool_changes import PoolChanges, PoolId
 from capcard_sched.model.quantity import QuantityError, parse_quantity
 from capcard_sched.model.selectors import matches_node_selector, node_selector_problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from fractions import Fraction
 
-    from capcard_sched.cel.program import Program
     from capcard_sched.model.device_objects import (
         DeviceClassObject,
         DeviceTaintRuleSpec,
@@ -32,45 +30,12 @@ if TYPE_CHECKING:
 
 #: Driver, pool and device.
 DeviceId: TypeAlias = tuple[str, str, str]
-#: Driver and pool.
-PoolId: TypeAlias = tuple[str, str]
 #: Counter set and counter.
 CounterId: TypeAlias = tuple[str, str]
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 #: Most entries of the cache of contents before it is rebuilt from the slices.
 _SPARE: Final = 4096
-
-
-class DeviceContent:
-    """What selectors read of a device, and their results."""
-
-    __slots__ = ("_results", "attributes", "capacities", "value")
-
-    def __init__(self, device: SliceDevice, driver: str) -> None:
-        self.attributes = device.attributes or {}
-        self.capacities: Capacities | str = parse_capacities(device.capacity or {})
-        try:
-            self.value: dict[str, Any] | EvaluationError = device_value(device, driver)
-        except EvaluationError as error:
-            self.value = error
-        self._results: dict[Program, bool | EvaluationError] = {}
-
-    def matches(self, program: Program) -> bool:
-        """The result of a selector; evaluated once. Raises EvaluationError."""
-        found = self._results.get(program)
-        if found is None:
-            if isinstance(self.value, EvaluationError):
-                found = self.value
-            else:
-                try:
-                    found = program.evaluate(self.value)
-                except EvaluationError as error:
-                    found = error
-            self._results[program] = found
-        if isinstance(found, EvaluationError):
-            raise found
-        return found
 
 
 class PoolDevice:
@@ -183,8 +148,13 @@ class DeviceInventory:
         self._contents: dict[bytes, DeviceContent] = {}
         #: Node name to its pools, with the labels they were computed for.
         self._pools: dict[str, tuple[Mapping[str, str], tuple[DevicePool, ...]]] = {}
-        #: Increases with every change of a slice, class or taint rule.
-        self.version = 0
+        #: Of slices, classes and taint rules.
+        self.changes = PoolChanges()
+
+    @property
+    def version(self) -> int:
+        """Increases with every change of a slice, class or taint rule."""
+        return self.changes.serial
 
     # --- objects ----------------------------------------------------------------------------------------------------
 
@@ -221,7 +191,7 @@ class DeviceInventory:
 
     def _changed(self, pool: PoolId) -> None:
         """Drops the cached pools of the nodes that see a pool."""
-        self.version += 1
+        self.changes.note(pool)
         for node in {each.node for each in self._by_pool.get(pool, {}).values()}:
             if node:
                 self._pools.pop(node, None)
@@ -231,12 +201,12 @@ class DeviceInventory:
     def apply_class(self, obj: DeviceClassObject) -> None:
         """Adds or replaces a class."""
         self.classes[obj.metadata.name] = obj
-        self.version += 1
+        self.changes.note()
 
     def drop_class(self, name: str) -> None:
         """Removes a class."""
         self.classes.pop(name, None)
-        self.version += 1
+        self.changes.note()
 
     def apply_rule(self, name: str, rule: DeviceTaintRuleSpec | None) -> None:
         """Adds, replaces or, with None, removes a taint rule. O(devices)."""
@@ -247,7 +217,7 @@ class DeviceInventory:
         for each in self.slices.values():
             for device in each.devices:
                 device.taints = self._taints(device)
-        self.version += 1
+        self.changes.note(*self._by_pool)
 
     def _taints(self, device: PoolDevice) -> tuple[Taint, ...]:
         own = device.spec.taints or ()
@@ -321,6 +291,10 @@ class DeviceInventory:
                     if device.id == of:
                         return device
         return None
+
+    def slices_of(self, pool: PoolId) -> Collection[DeviceSlice]:
+        """The slices of a pool, of all generations."""
+        return self._by_pool.get(pool, {}).values()
 
     def all_devices(self) -> Iterator[PoolDevice]:
         """All devices, by pool, slice and list."""

@@ -45,6 +45,8 @@ class DeviceLedger(DeviceUsage):
         self.future = DeviceUsage(inventory)
         #: Uids of the pods that leave, with the keys of their claims.
         self.leaving: dict[str, tuple[str, ...]] = {}
+        #: Number of the claims with a written allocation.
+        self.allocated_claims = 0
         self.searches, self.doubled = SearchCounts(), DoubleAllocations()
         #: Keys of the claims whose devices the future does not count, with their allocations.
         self._freed: dict[str, Allocation] = {}
@@ -62,6 +64,14 @@ class DeviceLedger(DeviceUsage):
         found = set(claim.consumers) if claim is not None else set()
         return found | assumed.consumers if assumed is not None else found
 
+    def assumed_claims(self) -> int:
+        """The number of claims whose allocation is assumed only. O(assumed ones)."""
+        return sum(
+            1
+            for key, assumed in self.assumed.items()
+            if assumed.allocation is not None and key in self.claims and self.claims[key].allocation is None
+        )
+
     # --- objects ----------------------------------------------------------------------------------------------------
 
     def apply(self, claim: Claim) -> None:
@@ -72,7 +82,9 @@ class DeviceLedger(DeviceUsage):
             self._drop_assumed(claim.key)
         if known is not None:
             self._use(known.allocation, -1)
-        self.doubled.replace(claim.key, known.allocation if known is not None else None, claim.allocation)
+        written = known.allocation if known is not None else None
+        self.allocated_claims += (claim.allocation is not None) - (written is not None)
+        self.doubled.replace(claim.key, written, claim.allocation)
         if claim.allocation is not None and assumed is not None and assumed.allocation is not None:
             self._use(assumed.allocation, -1)
             assumed.allocation = None
@@ -87,6 +99,7 @@ class DeviceLedger(DeviceUsage):
         self._drop_assumed(key)
         if claim is not None:
             self._use(claim.allocation, -1)
+            self.allocated_claims -= claim.allocation is not None
             self.doubled.replace(key, claim.allocation, None)
 
     def _drop_assumed(self, key: str) -> None:

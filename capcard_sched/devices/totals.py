@@ -8,20 +8,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from fractions import Fraction
 
-    from capcard_sched.devices.inventory import CounterId, DeviceInventory, DeviceSlice, PoolDevice, PoolId
+    from capcard_sched.devices.inventory import CounterId, DeviceInventory, DeviceSlice, PoolDevice
+    from capcard_sched.devices.pool_changes import PoolId
 
 
 def device_pools(inventory: DeviceInventory) -> Iterator[tuple[PoolId, list[DeviceSlice]]]:
     """The slices of the highest generation of each complete and valid pool, by pool and name."""
-    pools: dict[PoolId, list[DeviceSlice]] = {}
-    for each in inventory.slices.values():
-        pools.setdefault(each.pool, []).append(each)
-    for pool in sorted(pools):
-        newest = max(each.spec.pool.generation for each in pools[pool])
-        slices = [each for each in pools[pool] if each.spec.pool.generation == newest and not each.unsupported]
-        is_complete = bool(slices) and len(slices) == slices[0].spec.pool.resource_slice_count
-        if is_complete and not any(each.problem for each in slices):
-            yield pool, sorted(slices, key=lambda each: each.name)
+    for pool in sorted({each.pool for each in inventory.slices.values()}):
+        if slices := usable_slices(inventory, pool):
+            yield pool, slices
+
+
+def usable_slices(inventory: DeviceInventory, pool: PoolId) -> list[DeviceSlice]:
+    """The slices of the highest generation of a pool, by name; none if it is incomplete or invalid."""
+    everything = inventory.slices_of(pool)
+    newest = max((each.spec.pool.generation for each in everything), default=0)
+    slices = [each for each in everything if each.spec.pool.generation == newest and not each.unsupported]
+    is_complete = bool(slices) and len(slices) == slices[0].spec.pool.resource_slice_count
+    if not is_complete or any(each.problem for each in slices):
+        return []
+    return sorted(slices, key=lambda each: each.name)
 
 
 def fitting_devices(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capcard_sched.devices.pool_changes import PoolChanges
 from capcard_sched.model.quantity import QuantityError, parse_quantity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from fractions import Fraction
 
-    from capcard_sched.devices.inventory import CounterId, DeviceId, DeviceInventory, PoolId
+    from capcard_sched.devices.inventory import CounterId, DeviceId, DeviceInventory
+    from capcard_sched.devices.pool_changes import PoolId
     from capcard_sched.model.device_objects import AllocatedDevice, Allocation
 
 
@@ -26,8 +28,8 @@ class DeviceUsage:
         self._consumed: dict[DeviceId, dict[str, Fraction]] = {}
         #: Names of the devices in use, with the number of their allocations, by pool.
         self._in_pool: dict[PoolId, dict[str, int]] = {}
-        #: Number of changes of the devices in use, by pool.
-        self._versions: dict[PoolId, int] = {}
+        #: Of the devices in use.
+        self.changes = PoolChanges()
         self._counters: dict[PoolId, tuple[int, dict[CounterId, Fraction]]] = {}
 
     def use(self, allocation: Allocation | None, sign: int) -> None:
@@ -55,11 +57,7 @@ class DeviceUsage:
         if not names:
             del self._in_pool[device[:2]]
         self._counters.pop(device[:2], None)
-        self._versions[device[:2]] = self._versions.get(device[:2], 0) + 1
-
-    def pool_version(self, pool: PoolId) -> int:
-        """Another number after each change of the devices in use of a pool."""
-        return self._versions.get(pool, 0)
+        self.changes.note(device[:2])
 
     def is_in_use(self, device: DeviceId) -> bool:
         """Whether an allocation has the whole device."""

@@ -101,6 +101,8 @@ class TaskClass(PodTemplate):
     #: resource, in thousandths.
     unplaced: TaskClass | None = None
     placed: tuple[tuple[str, int], ...] = ()
+    #: Number of the classes that differ in the names of generated claims alone; 0 without such claims.
+    alike: int = 0
     #: The limit of affinity terms or spread constraints that its pods exceed (`model.term_limits`), "" for none.
     term_excess: str = ""
 

@@ -57,12 +57,16 @@ class ClassTable:
         self._accounting = NO_ACCOUNTING
         #: Resources with a column.
         self._offered = {CPU, MEMORY, PODS}
+        #: Classes with affinity or topology spread constraints.
+        self.with_terms: set[TaskClass] = set()
         #: Classes with `unoffered` resources.
         self._unoffered: set[TaskClass] = set()
         #: Requests and limits as written, of classes that are counted otherwise.
         self._written: dict[TaskClass, tuple[Mapping[str, int], Mapping[str, int]]] = {}
         #: Classes of placed pods whose devices fix the amounts, by class and amounts.
         self._placed: dict[tuple[TaskClass, tuple[tuple[str, int], ...]], TaskClass] = {}
+        #: Content without the names of generated claims to a number.
+        self._alike: dict[bytes, int] = {}
         #: The namespace selectors in the terms of classes that have any.
         self._namespace_selectors: dict[TaskClass, tuple[LabelSelector, ...]] = {}
 
@@ -112,6 +116,7 @@ class ClassTable:
                 best_effort=not any(amount for name, amount in template.requests.items() if name != "pods"),
                 annotations=facts.class_annotations,
                 owner_kind=facts.owner_kind,
+                alike=self._alike_number(template, facts, namespace, excess),
                 term_excess=excess,
             )
             self._count(found)
@@ -120,6 +125,16 @@ class ClassTable:
             if selectors:
                 self._namespace_selectors[found] = selectors
         return found
+
+    def _alike_number(self, template: PodTemplate, facts: PodFacts, namespace: str, excess: str) -> int:
+        """See `TaskClass.alike`."""
+        if not any(each.template for each in template.claims):
+            return 0
+        claims = tuple([each._replace(claim="") if each.template else each for each in template.claims])
+        key = _encode(
+            (dataclasses.replace(template, claims=claims), facts.class_annotations, facts.owner_kind, namespace, excess)
+        )
+        return self._alike.setdefault(key, self._made + 1)
 
     def placed(self, cls: TaskClass, notes: Mapping[str, str]) -> TaskClass:
         """The class of a pod that is placed with these device annotations; without any, that of a pending pod."""
@@ -148,7 +163,9 @@ class ClassTable:
         self._namespace_selectors = {cls: found for cls, found in self._namespace_selectors.items() if cls in used}
         self._written = {cls: written for cls, written in self._written.items() if cls in used}
         self._unoffered &= used
+        self.with_terms &= used
         self._by_spec.clear()
+        self._alike.clear()
         self._last = None
 
     def new_names(self, names: Iterable[str]) -> set[str]:
@@ -188,6 +205,8 @@ class ClassTable:
 
     def _count(self, cls: TaskClass) -> None:
         """Set the amounts of a class, as written or as the accounting has them."""
+        if cls.affinity is not None or cls.spread:
+            self.with_terms.add(cls)
         charge = dict(self._accounting.charge(cls)) if cls.device_containers else {}
         for name, amount in cls.placed:  # at least the request: annotations can be edited
             charge[name] = max(amount, charge.get(name, 0))

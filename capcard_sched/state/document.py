@@ -78,7 +78,9 @@ def _getter(owner: type, *computed: str) -> tuple[tuple[str, ...], Callable[[Any
 
 
 _TASK_FIELDS, _TASK = _getter(Task, "cls", "job", "name", "node", "status")
-_CLASS_FIELDS, _CLASS = _getter(TaskClass, "charge", "claims", "fit_request", "id", "request", "unoffered", "unplaced")
+_CLASS_FIELDS, _CLASS = _getter(
+    TaskClass, "alike", "charge", "claims", "fit_request", "id", "request", "unoffered", "unplaced"
+)
 _JOB_FIELDS, _JOB = _getter(
     Job, "allocated", "counts", "gated", "groups", "key", "name", "namespace", "pending", "phase", "releasing", "roles",
     "tasks", "total_request", "was_whole",

@@ -8,6 +8,7 @@ devices of the future: victims and terminating pods count as gone.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -25,6 +26,7 @@ from capcard_sched.model.ownership import owner_of
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.selectors import matches_node_selector
 from capcard_sched.model.status import COMPLETED_STATUSES, SESSION_STATUSES, TaskStatus
+from capcard_sched.plugins.predicates.claim_verdicts import ClaimVerdicts, Verdict
 
 if TYPE_CHECKING:
     from capcard_sched.devices.claims import Claim, ClaimPlan, RequestPlan
@@ -37,12 +39,8 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.objects import NodeSelector
 
-#: Why claims get no devices: on one node, or anywhere; None if they get them.
-Verdict: TypeAlias = "NodeError | AllocationError | None"
 #: One allocation per claim, or why there are none: on one node, or anywhere.
 Found: TypeAlias = "list[Allocation] | NodeError | AllocationError"
-#: Entries of the cache of verdicts: nodes times kinds of claims.
-_MOST_VERDICTS: Final = 200_000
 _content = msgspec.msgpack.Encoder(order="deterministic").encode
 UNAVAILABLE: Final = "resourceclaim not available on the node"
 
@@ -69,6 +67,22 @@ class PodClaims(NamedTuple):
     same_card: bool = False
     #: Whether a request of an open claim has alternatives (`firstAvailable`).
     has_alternatives: bool = False
+    #: Of the open claims, and of the cards: claims of equal content get devices on the same nodes.
+    contents: tuple[bytes, ...] = ()
+
+    @property
+    def shared(self) -> PodClaims:
+        """The claims without their names. No filter or score of single nodes reads them."""
+        return self._replace(open=(), held=())
+
+
+class _KnownPlan(NamedTuple):
+    """The plan of a claim, or why there is none, with the claim and the version of the inventory it was made for."""
+
+    claim: Claim
+    version: int
+    plan: ClaimPlan | str
+    content: bytes
 
 
 class _UsableDevices:
@@ -104,10 +118,9 @@ class ClaimRules:
     def __init__(self, binding_timeout: int) -> None:
         """`binding_timeout`: seconds for which pods wait for the binding conditions of their devices."""
         self._binding_timeout = binding_timeout
-        #: Claim key to its plan, with the claim and the version of the inventory it was made for.
-        self._plans: dict[str, tuple[Claim, int, ClaimPlan | str]] = {}
-        #: Node and contents of claims to the versions of the pools of the node, the verdict and the preference.
-        self._verdicts: dict[tuple[str, bool, tuple[bytes, ...]], tuple[tuple[int, ...], Verdict, int]] = {}
+        #: By claim key.
+        self._plans: dict[str, _KnownPlan] = {}
+        self._verdicts = ClaimVerdicts()
         #: Pod uid to the keys of its claims whose allocations the placement assumed.
         self._placed: dict[str, tuple[str, ...]] = {}
         #: Uids of placed pods whose devices leaving pods still hold.
@@ -119,8 +132,9 @@ class ClaimRules:
         self._inventory, self._ledger, self._tasks = snapshot.devices, snapshot.claims, snapshot.tasks_by_uid
         self._placed.clear()
         self._early.clear()
-        for key in self._plans.keys() - self._ledger.claims.keys():
-            del self._plans[key]
+        for key in list(self._plans if session.changed.everything else session.changed.devices):
+            if key not in self._ledger.claims:
+                self._plans.pop(key, None)
         if self._ledger.claims:
             self._update_leaving(session)
 
@@ -172,14 +186,16 @@ class ClaimRules:
                     return PodClaims(error=plan)
                 waiting.append(key)
                 has_alternatives = has_alternatives or any(len(request) > 1 for request in plan.requests)
+        allowed = tuple(dict.fromkeys(allocated))
         if not waiting:
-            return PodClaims(tuple(dict.fromkeys(allocated)))
+            return PodClaims(allowed)
         named, usable = accepted_cards(task.cls.annotations), usable_cards(self._session, task)
         cards = named or None
         if usable is not None:
             cards = usable if named else (*usable, "")
-        allowed = tuple(dict.fromkeys(allocated))
-        return PodClaims(allowed, tuple(waiting), tuple(held), "", cards, usable is not None, has_alternatives)
+        same_card = usable is not None
+        contents = _content((cards, same_card)), *[self._plans[key].content for key in waiting]
+        return PodClaims(allowed, tuple(waiting), tuple(held), "", cards, same_card, has_alternatives, contents)
 
     def _problem(self, task: Task, name: str, claim: Claim | None, *, generated: bool) -> str:
         """The reason why a claim allows no node, "" without one."""
@@ -200,14 +216,14 @@ class ClaimRules:
     def _plan(self, claim: Claim) -> ClaimPlan | str:
         """The plan of a claim, or why there is none."""
         known = self._plans.get(claim.key)
-        if known is not None and known[0] is claim and known[1] == self._inventory.version:
-            return known[2]
+        if known is not None and known.claim is claim and known.version == self._inventory.version:
+            return known.plan
         try:
             found: ClaimPlan | str = plan_claim(claim, self._inventory.classes)
         except AllocationError as error:
             found = str(error)
             self._ledger.searches.refused(error.result)
-        self._plans[claim.key] = claim, self._inventory.version, found
+        self._plans[claim.key] = _KnownPlan(claim, self._inventory.version, found, _content(claim.spec))
         return found
 
     def reject_allocated(self, claims: PodClaims, rows: NodeView, result: FilterResult) -> None:
@@ -228,58 +244,24 @@ class ClaimRules:
             self._reject_without_devices(claims, rows, result)
 
     def _reject_without_devices(self, claims: PodClaims, rows: NodeView, result: FilterResult) -> None:
-        texts: list[str] = []
-        contents = self._contents(claims)
-        for row in rows.rows.tolist():
-            found, _ = self._verdict(claims, contents, rows.nodes[row], future=rows.future)
-            if isinstance(found, AllocationError):
-                result.reject_all(Code.UNRESOLVABLE, str(found))
-                return
-            texts.append("" if found is None else str(found))
-        for text in dict.fromkeys(texts):
-            if text:
-                rejected = np.array([each == text for each in texts], dtype=bool)
-                result.reject(rejected, Code.UNSCHEDULABLE, text)
+        usage = self._ledger.future if rows.future else self._ledger
+        search = partial(self._verdict, claims, usage=usage)
+        self._verdicts.reject(claims.contents, rows, result, self._inventory, usage, search)
 
     def preferences(self, claims: PodClaims, candidates: NodeView) -> Rows:
         """By node, 8 less the index of the alternative of each request that has some; 0 on unfit nodes: intp [k]."""
-        contents = self._contents(claims)
+        usage = self._ledger.future if candidates.future else self._ledger
+        search = partial(self._verdict, claims, usage=usage)
         with self._ledger.retained(claims.held if candidates.future else ()):
-            found = [
-                self._verdict(claims, contents, candidates.nodes[row], future=candidates.future)[1]
-                for row in candidates.rows.tolist()
-            ]
-        return np.array(found, dtype=np.intp)
+            return self._verdicts.preferences(claims.contents, candidates, self._inventory, usage, search)
 
-    def _contents(self, claims: PodClaims) -> tuple[bytes, ...]:
-        """What a search for the claims depends on, besides the devices."""
-        specs = [_content(self._ledger.claims[key].spec) for key in claims.open]
-        return _content((claims.cards, claims.same_card)), *specs
-
-    def _verdict(
-        self, claims: PodClaims, contents: tuple[bytes, ...], node: Node, *, future: bool
-    ) -> tuple[Verdict, int]:
-        """Why claims get no devices on a node, and as `preferences`.
-
-        Kept for claims of equal content while the pools of the node stay.
-        """
-        pools = self._inventory.pools(node.name, node.labels)
-        usage = self._ledger.future if future else self._ledger
-        stamp = self._inventory.version, *[usage.pool_version(pool.id) for pool in pools]
-        known = self._verdicts.get((node.name, future, contents))
-        if known is not None and known[0] == stamp:
-            return known[1:]
+    def _verdict(self, claims: PodClaims, node: Node, *, usage: DeviceUsage) -> Verdict:
+        """Why claims get no devices on a node, or the preference of those that they get."""
         found = self._search(claims, node, usage)
-        verdict = None if isinstance(found, list) else found
-        preference = 0
-        if claims.has_alternatives and isinstance(found, list):
-            specs = [self._ledger.claims[key].spec for key in claims.open]
-            preference = sum(map(alternative_score, specs, found))
-        if verdict is None or str(verdict).startswith(CANNOT_ALLOCATE):  # other texts name the claim
-            if len(self._verdicts) > _MOST_VERDICTS:
-                self._verdicts.clear()
-            self._verdicts[node.name, future, contents] = stamp, verdict, preference
-        return verdict, preference
+        if not isinstance(found, list):
+            return found
+        specs = [self._ledger.claims[key].spec for key in (claims.open if claims.has_alternatives else ())]
+        return sum(map(alternative_score, specs, found))
 
     def _search(self, claims: PodClaims, node: Node, usage: DeviceUsage) -> Found:
         plans = [plan for key in claims.open if not isinstance(plan := self._plan(self._ledger.claims[key]), str)]

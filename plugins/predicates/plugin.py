@@ -105,6 +105,11 @@ class PodContext(NamedTuple):
     volumes: PodVolumes | None
     claims: PodClaims | None = None
 
+    @property
+    def shared(self) -> PodContext:
+        """The context without the names of generated claims: equal ones allow and rank nodes alike."""
+        return self if self.claims is None else self._replace(claims=self.claims.shared)
+
 
 _NOTHING = PodContext(None, None)
 _VOLCANO_KEYS = ("Utilization", "Score")

@@ -165,6 +165,17 @@ def test_a_restart_rebuilds_the_ledger(seed: int) -> None:
         assert history.ledger.snapshot() == history.rebuilt().snapshot()
         assert history.ledger.doubled.devices == history.rebuilt().doubled.devices
         assert history.ledger.future.snapshot() == history.rebuilt().future.snapshot()
+        assert _states(history.ledger) == {
+            "allocated": history.ledger.allocated_claims,
+            "assumed": history.ledger.assumed_claims(),
+        }
+
+
+def _states(ledger: DeviceLedger) -> dict[str, int]:
+    """The numbers of claims with a written and with an assumed allocation, from the claims."""
+    written = {key for key, claim in ledger.claims.items() if claim.allocation is not None}
+    decided = {key for key in ledger.claims if ledger.allocation(key) is not None}
+    return {"allocated": len(written), "assumed": len(decided - written)}
 
 
 @given(SEEDS)

@@ -20,6 +20,7 @@ from capcard_sched.daemon.diagnosis.recording import conf_document
 from capcard_sched.daemon.diagnosis.saved_state import SavedSettings, document_text, manifests_of
 from capcard_sched.daemon.observability.metric_samples import sample_core
 from capcard_sched.framework.explain.limits import card_figures
+from capcard_sched.framework.toolkit.device_cards import DeviceStateCounts
 from capcard_sched.kube.client import RequestError
 from capcard_sched.kube.informers import list_all
 from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
@@ -58,7 +59,7 @@ def snapshot(core: CoreSnapshot, now: float) -> bytes:
     """
     state = core.state
     document = to_document(state)
-    sample = sample_core(core)
+    sample = sample_core(core, DeviceStateCounts())
     for name, cards in card_figures(one for _, samples in sample.plugins for one in samples).items():
         if name in document["Queue"]:
             document["Queue"][name]["cards"] = cards

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.devices.searches import TRIALS
-from capcard_sched.framework.toolkit.device_cards import device_states
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -15,6 +13,7 @@ if TYPE_CHECKING:
     from capcard_sched.devices.inventory import DeviceInventory
     from capcard_sched.devices.ledger import DeviceLedger
     from capcard_sched.devices.searches import SearchCounts
+    from capcard_sched.framework.toolkit.device_cards import DeviceStateCounts
 
 
 class DeviceSeries(NamedTuple):
@@ -27,11 +26,16 @@ class DeviceSeries(NamedTuple):
     value: float
 
 
-def device_series(inventory: DeviceInventory, ledger: DeviceLedger) -> Iterator[DeviceSeries]:
-    """All series; none for a cluster without ResourceSlices and ResourceClaims. O(devices and claims)."""
+def device_series(
+    inventory: DeviceInventory, ledger: DeviceLedger, states: DeviceStateCounts
+) -> Iterator[DeviceSeries]:
+    """All series; none for a cluster without ResourceSlices and ResourceClaims.
+
+    O(devices of the pools that changed since the last call with `states`).
+    """
     if not inventory.slices and not ledger.claims:
         return
-    for (card, state), count in sorted(device_states(inventory, ledger).items()):
+    for (card, state), count in sorted(states.update(inventory, ledger).items()):
         yield DeviceSeries("capcard_dra_devices", "", {"card": card, "state": state}, count)
     for name, count in _claim_states(ledger).items():
         yield DeviceSeries("capcard_dra_claims", "", {"state": name}, count)
@@ -41,11 +45,12 @@ def device_series(inventory: DeviceInventory, ledger: DeviceLedger) -> Iterator[
 
 def _claim_states(ledger: DeviceLedger) -> Mapping[str, int]:
     """State to the number of claims."""
-    found = Counter(dict.fromkeys(("unallocated", "assumed", "allocated"), 0))
-    for key, claim in ledger.claims.items():
-        is_assumed = claim.allocation is None and ledger.allocation(key) is not None
-        found["assumed" if is_assumed else "unallocated" if claim.allocation is None else "allocated"] += 1
-    return found
+    allocated, assumed = ledger.allocated_claims, ledger.assumed_claims()
+    return {
+        "unallocated": len(ledger.claims) - allocated - assumed,
+        "assumed": assumed,
+        "allocated": allocated,
+    }
 
 
 def _searches(searches: SearchCounts) -> Iterator[DeviceSeries]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.plugin import Sample
     from capcard_sched.framework.core import CoreSnapshot
+    from capcard_sched.framework.toolkit.device_cards import DeviceStateCounts
     from capcard_sched.ledger.card_seconds import CardSecondsCounter
 
 #: Series: maximum per metric; `metrics_series_dropped` counts the rest.
@@ -72,8 +73,10 @@ class JobTimes(NamedTuple):
     last: float
 
 
-def sample_core(snapshot: CoreSnapshot) -> CoreSample:
+def sample_core(snapshot: CoreSnapshot, states: DeviceStateCounts) -> CoreSample:
     """Sample plugins and state. For the scheduler thread, between steps. O(jobs + queues x cards).
+
+    `states` counts the devices of pools that changed since its last use, and is kept by the caller.
 
     A plugin that raises has no series in this sample and is listed in `failed`.
     """
@@ -112,7 +115,7 @@ def sample_core(snapshot: CoreSnapshot) -> CoreSample:
             for reason in reasons
         ),
         state.ignored_edits.total,
-        tuple(device_series(state.devices, state.claims)),
+        tuple(device_series(state.devices, state.claims, states)),
     )
 
 

@@ -17,6 +17,7 @@ from prometheus_client.process_collector import ProcessCollector
 from capcard_sched import __version__
 from capcard_sched.daemon.observability.metric_samples import CoreSample, CoreSeries, JobTimes, sample_core
 from capcard_sched.daemon.observability.metric_table import BY_NAME, METRICS, MetricSet
+from capcard_sched.framework.toolkit.device_cards import DeviceStateCounts
 from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.ledger.card_seconds import CardSecondsCounter
 
@@ -55,6 +56,7 @@ class Metrics(MetricSet, Observer):
         self._jobs: dict[tuple[str, str], JobTimes] = {}
         self.card_seconds = CardSecondsCounter(default_queue, clock)
         self._core = CoreSeries(self._jobs, self.card_seconds)
+        self._device_states = DeviceStateCounts()
         self.registry.register(self._core)
         self._stale = True
         self._leading = False
@@ -161,7 +163,7 @@ class Metrics(MetricSet, Observer):
     def sample(self, core: Core) -> CoreSample:
         """Sample plugins and state. In the scheduler thread, so that no session ends between the two lines."""
         self._stale = False
-        return sample_core(core.snapshot())
+        return sample_core(core.snapshot(), self._device_states)
 
     def plugin_samples(self, sample: CoreSample) -> None:
         """Publish the result of `sample` and drop series of deleted jobs and queues. Ignored by a standby."""

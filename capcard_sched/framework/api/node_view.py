@@ -28,12 +28,14 @@ class PodSignature:
     Signatures are interned per session: equal content is one object.
     """
 
-    __slots__ = ("cls", "contexts", "id")
+    __slots__ = ("cls", "contexts", "id", "row_key")
 
-    def __init__(self, cls: TaskClass, contexts: dict[str, Hashable], id: int) -> None:
+    def __init__(self, cls: TaskClass, contexts: dict[str, Hashable], id: int, row_key: Hashable | None = None) -> None:
         self.cls = cls
         self.contexts = contexts
         self.id = id
+        #: Equal for signatures for which hooks that read single nodes have equal results.
+        self.row_key: Hashable = (cls, tuple(contexts.items())) if row_key is None else row_key
 
     def context(self, plugin: str) -> Any:
         """The context of `plugin` in the signature, or None."""

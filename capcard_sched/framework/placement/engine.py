@@ -69,7 +69,8 @@ class PlacementEngine:
         self._restricted: dict[tuple[int, bool, str], PlacementEngine] = {}
         self._masks: dict[PodSignature, tuple[Mask, Scores | None]] = {}
         self._rankings: dict[PodSignature, Ranking] = {}
-        self._score_caches: dict[PodSignature, ScoreCache] = {}
+        #: By `PodSignature.row_key`.
+        self._score_caches: dict[Hashable, ScoreCache] = {}
         self._diagnoses: dict[PodSignature, tuple[int, str, Diagnosis]] = {}
 
     def restrict(self, number: int, *, by_tree: bool, label: str = "") -> PlacementEngine:
@@ -214,12 +215,12 @@ class PlacementEngine:
     def best(self, signature: PodSignature) -> int:
         """The row for one pod now, `choose` of the `candidates` from cached scores; -1 when there is none."""
         hooks, table = self._hooks.of(signature), self.nodes.table
-        cache = self._score_caches.pop(signature, None)
+        cache = self._score_caches.pop(signature.row_key, None)
         if cache is None:
             cache = ScoreCache(hooks, table, signature, *self._static_results(signature))
             if len(self._score_caches) >= self._most_score_caches:
                 del self._score_caches[next(iter(self._score_caches))]
-        self._score_caches[signature] = cache  # most recently used
+        self._score_caches[signature.row_key] = cache  # most recently used
         candidates, scores = cache.candidates()
         if len(candidates) and hooks.reads_other_nodes:
             result = FilterResult(len(candidates))
@@ -343,7 +344,9 @@ def quota_hooks(dispatch: Dispatch) -> QuotaHooks:
 
 
 class ScoreCache:
-    """Feasible rows for a pod of one signature, nominations kept, and their scores by the row hooks.
+    """Feasible rows for a pod of one signature, or one with an equal `row_key`, and their scores by the row hooks.
+
+    Nominations are kept.
 
     For signatures that cannot be ranked by node class: rankings require nodes of equal amounts to score the same, and
     scores not to depend on other nodes. Before each pod the row hooks run again for the nodes that changed. Hooks that

@@ -82,14 +82,15 @@ class SignatureCache:
         key: Hashable = (cls.id, tuple(contexts.items())) if contexts else cls.id
         signature = self._signatures.get(key)
         if signature is None:
-            signature = self._signatures[key] = PodSignature(cls, contexts, len(self._signatures))
+            row_key = _row_key(cls, contexts) if cls.alike else None
+            signature = self._signatures[key] = PodSignature(cls, contexts, len(self._signatures), row_key)
         return signature
 
     def static_results(self, signature: PodSignature) -> tuple[Mask, Scores | None]:
         """Mask and scores over all nodes that placements cannot change; cached until a node's facts change."""
         assert self.nodes is not None
         table = self.nodes.table
-        key = (signature.cls, tuple(signature.contexts.items()))
+        key = signature.row_key
         generation = table.generation
         found = self._static.get(key)
         if found is not None and found[0] == generation and len(found[2]) == len(table):
@@ -118,3 +119,8 @@ class SignatureCache:
         self.hooks.of(signature).filter_static(everything, diagnosis)
         open_rows: Mask = self.static_results(signature)[0] | (diagnosis.codes == Code.UNSCHEDULABLE)
         return open_rows
+
+
+def _row_key(cls: TaskClass, contexts: dict[str, Hashable]) -> Hashable:
+    """`PodSignature.row_key` of pods with generated claims: without the names that belong to one pod."""
+    return cls.alike, tuple([(name, getattr(context, "shared", context)) for name, context in contexts.items()])

@@ -42,6 +42,8 @@ class NodePlaces:
         #: The allocatable amounts of all nodes, when places were counted.
         self._amounts, self._is_changed = b"", True
         self._places: dict[TaskClass, _Places | None] = {}
+        #: The same by what a class requests: pods with generated claims have a class each.
+        self._counts: dict[tuple[bytes, frozenset[str], frozenset[str] | None], _Places | None] = {}
         #: Name of a node to its generation and its cards.
         self._cards: dict[str, tuple[int, frozenset[str]]] = {}
 
@@ -64,6 +66,7 @@ class NodePlaces:
         if changed:
             self._amounts, self._is_changed = amounts, True
             self._places.clear()
+            self._counts.clear()
 
     def shortage(self, snapshot: Snapshot, dispatch: Dispatch, job: Job) -> ExceededLimit | None:
         """The pods of a class without which the job has not its minimum, and that no set of nodes holds; else None.
@@ -85,13 +88,20 @@ class NodePlaces:
 
     def _count(self, snapshot: Snapshot, dispatch: Dispatch, cls: TaskClass) -> _Places | None:
         """None without a node that could take any pod of the class."""
-        table, columns = snapshot.nodes, np.flatnonzero(cls.fit_request)
-        if not len(table):
+        if not len(snapshot.nodes):
             return None
-        usable: Mask = table.allocatable[:, PODS_COLUMN] > 0
         cards = dispatch.first("pod_cards", cls)
-        if cards is not None and cards.names:
-            wanted = set(cards.alternatives)
+        wanted = frozenset(cards.alternatives) if cards is not None and cards.names else None
+        key = cls.fit_request.tobytes(), cls.unoffered, wanted
+        if key not in self._counts:
+            self._counts[key] = self._sum(snapshot, cls, wanted)
+        return self._counts[key]
+
+    def _sum(self, snapshot: Snapshot, cls: TaskClass, wanted: frozenset[str] | None) -> _Places | None:
+        """`wanted`: cards of which a node must have one; None for any node."""
+        table, columns = snapshot.nodes, np.flatnonzero(cls.fit_request)
+        usable: Mask = table.allocatable[:, PODS_COLUMN] > 0
+        if wanted is not None:
             usable &= np.array([not wanted.isdisjoint(self._cards_of(snapshot, node)) for node in table.nodes])
         if not usable.any():
             return None

@@ -72,6 +72,8 @@ class Snapshot:
         self.config_maps: Mapping[str, Mapping[str, str]] = state.config_maps
         #: The classes of all tasks, possibly with some that no task has any more.
         self.classes: Iterable[TaskClass] = state.classes
+        #: Those with affinity or topology spread constraints.
+        self.classes_with_terms: Iterable[TaskClass] = state.classes.with_terms
         self._shared_devices: SharedDevices | None = None
         #: `total` where registered devices raise it.
         self._total: Vector | None = None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from capcard_sched.devices.constraints import attribute_value
-from capcard_sched.devices.totals import device_pools, fitting_devices
+from capcard_sched.devices.totals import device_pools, fitting_devices, usable_slices
 from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
 from capcard_sched.model.cards import CardSyntaxError, parse_card_name
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.devices.inventory import DeviceId, DeviceInventory, PoolDevice
     from capcard_sched.devices.ledger import DeviceLedger
+    from capcard_sched.devices.pool_changes import PoolId
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Task
 
@@ -107,24 +109,48 @@ def device_offers(inventory: DeviceInventory, ledger: DeviceLedger) -> list[Devi
     return [found[place] for place in sorted(found)]
 
 
-def device_states(inventory: DeviceInventory, ledger: DeviceLedger) -> Mapping[tuple[str, DeviceState], int]:
-    """Card ("" for none) and state to the number of devices of complete pools. O(devices).
+class DeviceStateCounts:
+    """The number of devices of complete pools by card ("" for none) and state.
 
     A device is blocked if other devices use the counters that it needs.
     """
-    found: dict[tuple[str, DeviceState], int] = {}
-    for pool, slices in device_pools(inventory):
-        counters = {counter: amount for each in slices for counter, amount in each.counters.items()}
-        used = ledger.used_counters(pool)
-        for each in slices:
-            for device in each.devices:
-                state: DeviceState = "free"
-                if ledger.is_in_use(device.id) or ledger.is_shared(device.id):
-                    state = "used"
-                elif any(taint.effect in _EXCLUDING for taint in device.taints):
-                    state = "tainted"
-                elif device.counters and not fitting_devices((device,), counters, used):
-                    state = "blocked"
-                key = card_of(device), state
-                found[key] = found.get(key, 0) + 1
+
+    def __init__(self) -> None:
+        self._inventory: DeviceInventory | None = None
+        #: Serials of the slices and of the devices in use that are counted.
+        self._serials = 0, 0
+        self._by_pool: dict[PoolId, Counter[tuple[str, DeviceState]]] = {}
+        self._sums: Counter[tuple[str, DeviceState]] = Counter()
+
+    def update(self, inventory: DeviceInventory, ledger: DeviceLedger) -> Mapping[tuple[str, DeviceState], int]:
+        """The numbers now, all above 0. O(devices of the pools that changed since the last call)."""
+        if inventory is not self._inventory:
+            self._inventory, self._serials = inventory, (0, 0)
+            self._by_pool.clear()
+            self._sums.clear()
+        slices, used = self._serials
+        for pool in {*inventory.changes.since(slices), *ledger.changes.since(used)}:
+            self._sums.subtract(self._by_pool.pop(pool, {}))
+            if counts := _pool_states(inventory, ledger, pool):
+                self._by_pool[pool] = counts
+                self._sums.update(counts)
+        self._serials = inventory.changes.serial, ledger.changes.serial
+        return {key: count for key, count in self._sums.items() if count}
+
+
+def _pool_states(inventory: DeviceInventory, ledger: DeviceLedger, pool: PoolId) -> Counter[tuple[str, DeviceState]]:
+    slices = usable_slices(inventory, pool)
+    counters = {counter: amount for each in slices for counter, amount in each.counters.items()}
+    used = ledger.used_counters(pool)
+    found: Counter[tuple[str, DeviceState]] = Counter()
+    for each in slices:
+        for device in each.devices:
+            state: DeviceState = "free"
+            if ledger.is_in_use(device.id) or ledger.is_shared(device.id):
+                state = "used"
+            elif any(taint.effect in _EXCLUDING for taint in device.taints):
+                state = "tainted"
+            elif device.counters and not fitting_devices((device,), counters, used):
+                state = "blocked"
+            found[card_of(device), state] += 1
     return found

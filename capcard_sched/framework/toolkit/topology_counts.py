@@ -164,9 +164,8 @@ class TopologyCounts:
                 self._grouped = True  # the loop below groups all nodes
             else:
                 self._group_all()
-        if (
-            self._grouped or self._present or any(map(self.has_terms, session.snapshot.classes))
-        ):  # else no node has a sum
+        has_sums = self._grouped or self._present or any(map(self.has_terms, session.snapshot.classes_with_terms))
+        if has_sums:
             for name in stale:
                 self._refresh_node(name, table.by_name.get(name))
         self._touched.clear()
@@ -234,7 +233,7 @@ class TopologyCounts:
             self._queues = set(session.queues)
             if not everything:
                 keys = set(keys).union(*(session.queues[name].jobs for name in appeared))
-        if not self._uses and not any(map(self.has_terms, session.snapshot.classes)):
+        if not self._uses and not any(map(self.has_terms, session.snapshot.classes_with_terms)):
             return  # most clusters: there are fewer classes than jobs
         for key in keys:
             job = session.jobs.get(key)

@@ -10,6 +10,7 @@ import pytest
 from capcard_sched.daemon.observability.device_samples import device_series
 from capcard_sched.devices.allocator import MAX_TRIALS
 from capcard_sched.devices.searches import RESULTS, TRIALS
+from capcard_sched.framework.toolkit.device_cards import DeviceStateCounts
 from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.device_objects import DeviceClassObject, ResourceClaimObject, ResourceSliceObject
 from capcard_sched.testing import Harness
@@ -35,7 +36,7 @@ def _values(pools: Pools) -> dict[str, float]:
     """Metric, suffix and values of labels, to the value."""
     return {
         " ".join([f"{name}{suffix}", *labels.values()]): value
-        for name, suffix, labels, value in device_series(pools.inventory, pools.ledger)
+        for name, suffix, labels, value in device_series(pools.inventory, pools.ledger, DeviceStateCounts())
     }
 
 
@@ -87,7 +88,7 @@ def _of(harness: Harness) -> Callable[[str], float]:
     state = harness.core.snapshot().state
     found = {
         " ".join([f"{name}{suffix}", *labels.values()]): value
-        for name, suffix, labels, value in device_series(state.devices, state.claims)
+        for name, suffix, labels, value in device_series(state.devices, state.claims, DeviceStateCounts())
     }
     return found.__getitem__
 

@@ -8,6 +8,9 @@ import msgspec
 import pytest
 
 from benchmarks.bench import bench
+from benchmarks.claim_objects import CLAIMED
+from benchmarks.claims import PLAIN_PODS as PLAIN_CLAIMS
+from benchmarks.claims import measure_claims
 from benchmarks.eviction_scenes import SCENES, make_scene
 from benchmarks.evictions import measure_taking
 from benchmarks.measure import run_session
@@ -138,3 +141,11 @@ def test_the_engine_and_the_plain_loop_choose_the_same_nodes_for_shares(scene: s
     assert found.placed == found.pods > PLAIN_PODS
     assert found.agreed == PLAIN_PODS
     assert found.card_bytes > 0
+
+
+@pytest.mark.parametrize("scene", CLAIMED)
+def test_the_engine_and_the_plain_loop_give_the_same_devices(scene: str) -> None:
+    found = measure_claims(scene, "small", 40, repeats=1)
+    assert found.placed == found.pods > PLAIN_CLAIMS
+    assert found.agreed == PLAIN_CLAIMS
+    assert found.claim_bytes > 0

@@ -27,6 +27,7 @@ def test_kube_scheduler_gets_the_same_pods_without_our_names(name: str) -> None:
         for pod, own in zip(twin.pods, gang.pods, strict=True):
             assert pod["spec"]["schedulerName"] == "default-scheduler"
             assert pod["spec"]["containers"] == own["spec"]["containers"]
+            assert pod["spec"].get("resourceClaims") == own["spec"].get("resourceClaims")
             assert "annotations" not in pod["metadata"]
             assert ("schedulingGroup" in pod["spec"]) == bool(twin.group)
         if twin.group:

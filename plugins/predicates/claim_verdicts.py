@@ -1,0 +1,268 @@
+"""Kept results of the search for devices: one column over all nodes per content of claims.
+
+A result is found again for a node when the devices in use of a pool that the node reaches change. Nodes whose pools
+have equal devices, in use at equal positions, share one search. The columns are dropped with every change of a slice,
+class or taint rule, and follow the nodes when these change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+from capcard_sched.devices.allocator import CANNOT_ALLOCATE, NodeError
+from capcard_sched.devices.claims import AllocationError
+from capcard_sched.framework.api.node_view import Diagnosis
+from capcard_sched.model.refusal import Code
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    import numpy.typing as npt
+
+    from capcard_sched.devices.inventory import DeviceInventory, DevicePool
+    from capcard_sched.devices.pool_changes import PoolId
+    from capcard_sched.devices.usage import DeviceUsage
+    from capcard_sched.framework.api.node_view import FilterResult, NodeView, Rows
+    from capcard_sched.model.job import Node
+
+#: Why claims get no devices: on one node, or anywhere; the preference of the node if they get them.
+Verdict: TypeAlias = "NodeError | AllocationError | int"
+#: Entries of all columns: nodes times contents of claims.
+_MOST_ENTRIES: Final = 4_000_000
+#: Device states of the nodes that are kept.
+_MOST_STATES: Final = 200_000
+#: Numbers of results; further ones are those of texts.
+_UNKNOWN, _FITS = 0, 1
+
+
+class _Column:
+    """The results of one content of claims."""
+
+    __slots__ = ("by_state", "codes", "serial")
+
+    def __init__(self, nodes: int, serial: int) -> None:
+        #: int32 [nodes].
+        self.codes = np.zeros(nodes, dtype=np.int32)
+        #: Device state of a node to the result.
+        self.by_state: dict[int, int] = {}
+        #: Of the devices in use when the column was last updated.
+        self.serial = serial
+
+
+class ClaimVerdicts:
+    """Rejects nodes without devices for claims."""
+
+    def __init__(self) -> None:
+        #: The version of the inventory and the generation of the nodes of all columns.
+        self._version: int | None = None
+        self._generation = -1
+        self._names: dict[str, int] = {}
+        #: By row: its pools.
+        self._pools: list[tuple[DevicePool, ...]] = []
+        self._rows: dict[PoolId, list[int]] = {}
+        #: By row: the number of the devices of its pools, -1 if they are compared with no other node's.
+        self._shapes: list[int] = []
+        self._numbers: dict[Hashable, int] = {}
+        self._made = 0
+        #: By whether future: the device state of each row, and the serial of the usage for which they hold.
+        self._states: dict[bool, tuple[list[int], int]] = {}
+        self._columns: dict[tuple[bool, tuple[bytes, ...]], _Column] = {}
+        self._forget_results()
+
+    def reject(
+        self,
+        contents: tuple[bytes, ...],
+        rows: NodeView,
+        result: FilterResult,
+        inventory: DeviceInventory,
+        usage: DeviceUsage,
+        search: Callable[[Node], Verdict],
+    ) -> None:
+        """Rejects the nodes on which `search` finds no devices for the claims of a content.
+
+        An AllocationError rejects all nodes. Results whose text may name a claim are not kept.
+        """
+        named: list[str] = []
+        try:
+            codes = self._codes_of(contents, rows, inventory, usage, search, named)
+        except AllocationError as error:
+            result.reject_all(Code.UNRESOLVABLE, str(error))
+            return
+        rejected = ~np.isin(codes, self._fitting) if len(self._fitting) > 1 else codes != _FITS
+        if not rejected.any():
+            return
+        if not isinstance(result, Diagnosis):  # it keeps no reasons
+            result.reject(rejected, Code.UNSCHEDULABLE, "")
+            return
+        texts = {code: self._texts[code] if code > 0 else named[-code - 1] for code in dict.fromkeys(codes.tolist())}
+        for text in dict.fromkeys(texts.values()):
+            if text:
+                same = [code for code, each in texts.items() if each == text]
+                result.reject(np.isin(codes, same), Code.UNSCHEDULABLE, text)
+
+    def preferences(
+        self,
+        contents: tuple[bytes, ...],
+        rows: NodeView,
+        inventory: DeviceInventory,
+        usage: DeviceUsage,
+        search: Callable[[Node], Verdict],
+    ) -> Rows:
+        """The preference that `search` finds on each node, 0 on one without devices: intp [k]."""
+        try:
+            codes = self._codes_of(contents, rows, inventory, usage, search, [])
+        except AllocationError:
+            return np.zeros(len(rows), dtype=np.intp)
+        found: Rows = np.array(self._preferences, dtype=np.intp).take(np.maximum(codes, _UNKNOWN))
+        return found
+
+    def _codes_of(
+        self,
+        contents: tuple[bytes, ...],
+        rows: NodeView,
+        inventory: DeviceInventory,
+        usage: DeviceUsage,
+        search: Callable[[Node], Verdict],
+        named: list[str],
+    ) -> npt.NDArray[np.int32]:
+        """The number of the result of each node; below 0 for a text that `named` gets. Raises AllocationError."""
+        self._renew(rows.table, inventory)
+        column = self._column(contents, usage, future=rows.future)
+        codes = column.codes.take(rows.rows)
+        for place in (codes == _UNKNOWN).nonzero()[0].tolist():
+            row = int(rows.rows[place])
+            state = self._state(row, usage, future=rows.future)
+            code = column.by_state.get(state, _UNKNOWN) if state >= 0 else _UNKNOWN
+            if code == _UNKNOWN:
+                found = search(rows.nodes[row])
+                if isinstance(found, AllocationError):
+                    raise found
+                if isinstance(found, NodeError) and not str(found).startswith(CANNOT_ALLOCATE):
+                    named.append(str(found))
+                    codes[place] = -len(named)
+                    continue
+                code = self._code(str(found), 0) if isinstance(found, NodeError) else self._code("", found)
+                if state >= 0:
+                    column.by_state[state] = code
+            column.codes[row] = codes[place] = code
+        return codes
+
+    def _code(self, text: str, preference: int) -> int:
+        """The number of a result: a text, or "" with the preference of a node that fits."""
+        code = self._codes.get((text, preference))
+        if code is None:
+            code = self._codes[text, preference] = len(self._texts)
+            self._texts.append(text)
+            self._preferences.append(preference)
+            if not text:
+                self._fitting.append(code)
+        return code
+
+    def _forget_results(self) -> None:
+        #: By number of a result: why a node is rejected, "" for one that fits, and its preference.
+        self._texts, self._preferences = ["", ""], [0, 0]
+        #: The numbers of those that fit.
+        self._fitting = [_FITS]
+        self._codes: dict[tuple[str, int], int] = {("", 0): _FITS}
+
+    # --- keeping up -------------------------------------------------------------------------------------------------
+
+    def _renew(self, table: Any, inventory: DeviceInventory) -> None:
+        """Drops what changes of the inventory or of nodes make invalid. O(nodes) after such a change."""
+        if inventory.version != self._version:
+            self._version, self._generation = inventory.version, -1
+            self._columns.clear()
+            self._numbers.clear()
+            self._forget_results()
+            self._names, self._pools = {}, []
+        if table.generation == self._generation and len(self._pools) == len(table):
+            return
+        self._generation = table.generation
+        pools = [inventory.pools(node.name, node.labels) for node in table.nodes]
+        source = np.full(len(pools), -1, dtype=np.intp)
+        for row, node in enumerate(table.nodes):
+            before = self._names.get(node.name, -1)
+            if before >= 0 and self._pools[before] is pools[row]:
+                source[row] = before
+        for column in self._columns.values():
+            column.codes = np.where(source >= 0, column.codes.take(source) if len(column.codes) else 0, _UNKNOWN)
+        self._names = {node.name: row for row, node in enumerate(table.nodes)}
+        self._pools, self._rows = pools, {}
+        for row, reached in enumerate(pools):
+            for pool in reached:
+                self._rows.setdefault(pool.id, []).append(row)
+        self._shapes = [self._shape(reached) for reached in pools]
+        self._states.clear()
+
+    def _column(self, contents: tuple[bytes, ...], usage: DeviceUsage, *, future: bool) -> _Column:
+        key = future, contents
+        column = self._columns.pop(key, None)
+        if column is None:
+            while self._columns and (len(self._columns) + 1) * len(self._pools) > _MOST_ENTRIES:
+                del self._columns[next(iter(self._columns))]
+            column = _Column(len(self._pools), usage.changes.serial)
+        elif column.serial != usage.changes.serial:
+            changed = [row for pool in usage.changes.since(column.serial) for row in self._rows.get(pool, ())]
+            column.codes[changed] = _UNKNOWN
+            column.serial = usage.changes.serial
+        self._columns[key] = column  # most recently used
+        return column
+
+    # --- equal nodes ------------------------------------------------------------------------------------------------
+
+    def _shape(self, pools: tuple[DevicePool, ...]) -> int:
+        """The number of pools with these devices; -1 if the result may name one, or depends on shares."""
+        if any(device.is_shared or device.spec.binding_conditions for pool in pools for device in pool.devices):
+            return -1
+        return self._number(
+            tuple(
+                (
+                    pool.id[0],
+                    pool.incomplete,
+                    bool(pool.invalid),
+                    tuple(pool.counters.items()),
+                    tuple([
+                        (device.content, device.taints, tuple(device.counters.items())) for device in pool.devices
+                    ]),
+                )
+                for pool in pools
+            )
+        )  # fmt: skip
+
+    def _state(self, row: int, usage: DeviceUsage, *, future: bool) -> int:
+        """The number of the devices of a node and of which of them are in use; -1 for a node that equals no other."""
+        if self._shapes[row] < 0:
+            return -1
+        states, serial = self._states.get(future) or ([-1] * len(self._pools), usage.changes.serial)
+        if serial != usage.changes.serial:
+            for pool in usage.changes.since(serial):
+                for changed in self._rows.get(pool, ()):
+                    states[changed] = -1
+        self._states[future] = states, usage.changes.serial
+        found = states[row]
+        if found < 0:
+            is_in_use = usage.is_in_use
+            found = states[row] = self._number(
+                (
+                    self._shapes[row],
+                    tuple([is_in_use(device.id) for pool in self._pools[row] for device in pool.devices]),
+                    tuple([
+                        frozenset(usage.used_counters(pool.id).items()) for pool in self._pools[row] if pool.counters
+                    ]),
+                )
+            )  # fmt: skip
+        return found
+
+    def _number(self, key: Hashable) -> int:
+        """Numbers equal keys equally, while they are kept. No number is used twice."""
+        found = self._numbers.get(key)
+        if found is None:
+            if len(self._numbers) >= _MOST_STATES:
+                self._numbers.clear()
+                for column in self._columns.values():
+                    column.by_state.clear()
+            self._made += 1
+            found = self._numbers[key] = self._made
+        return found

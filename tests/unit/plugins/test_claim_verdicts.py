@@ -1,0 +1,34 @@
+"""Kept results of the search for devices equal fresh ones, whatever happened to devices, slices and nodes before."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capcard_sched.devices.claims import AllocationError
+from capcard_sched.framework.api.node_view import Diagnosis, FilterResult, NodeView
+from capcard_sched.plugins.predicates.claim_verdicts import ClaimVerdicts
+from tests.unit.devices.random_nodes import MOVES, NODES, RandomNodes
+
+
+@settings(max_examples=2 * settings().max_examples)
+@given(st.integers(0, 2**32 - 1))
+def test_a_kept_result_is_that_of_a_new_search(seed: int) -> None:
+    cluster, kept = RandomNodes(seed), ClaimVerdicts()
+    for _ in range(MOVES):
+        expected = cluster.fresh()
+        for result in (FilterResult(NODES), Diagnosis(NODES)):
+            view = NodeView(cluster.table, np.arange(NODES), whole=True)
+            pools = cluster.pools
+            kept.reject((b"content",), view, result, pools.inventory, pools.ledger, cluster.search)
+            assert result.ok.tolist() == expected.ok.tolist()
+            if isinstance(result, Diagnosis):
+                assert list(result.reasons.items()) == list(expected.reasons.items())
+                assert result.codes.tolist() == expected.codes.tolist()
+        view = NodeView(cluster.table, np.arange(NODES), whole=True)
+        preferences = kept.preferences((b"content",), view, pools.inventory, pools.ledger, cluster.search)
+        found = [cluster.search(node) for node in cluster.table.nodes]
+        if not any(isinstance(each, AllocationError) for each in found):
+            assert preferences.tolist() == [each if isinstance(each, int) else 0 for each in found]
+        cluster.step()
