@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from capcard_sched.devices.allocator import Allocator, NodeError
-from capcard_sched.devices.claims import AllocationError, claim_facts, plan_claim
+from capcard_sched.devices.claims import AllocationError, alternative_score, claim_facts, plan_claim
 from capcard_sched.framework.api.node_view import Diagnosis
 from capcard_sched.model.device_objects import Allocation, ResourceClaimObject, ResourceSliceObject
 from capcard_sched.model.job import Node
