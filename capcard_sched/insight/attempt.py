@@ -94,7 +94,7 @@ class JobAttempt:
     def _diagnose(self, found: JobDiagnosis, *, tries_claims: bool) -> JobDiagnosis:
         is_small = len(self._core.snapshot().state.tasks) <= _MOST_PODS
         session = self._core.snapshot().session
-        is_fixed = session is None or not session.carry_over.expects_nodes  # else no start says nothing
+        is_fixed = session is None or not session.carry_over.expects_nodes  # nodes that join may start it
         may_be = is_small and not self._is_ready and is_fixed and may_never_start(found)
         alone = self._begin(self._without_others(repair=False)) if may_be else None
         claims: Sequence[QuotaClaim] = ()
