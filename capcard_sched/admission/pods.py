@@ -18,7 +18,7 @@ from capcard_sched.validation.object_checks import check_object
 from capcard_sched.validation.pod_templates import check_budgets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from capcard_sched.admission.review import ClusterView
     from capcard_sched.validation.inventory import Json
@@ -132,14 +132,46 @@ def _affinity(group: ResourceGroup, field: str) -> object:
         raise AdmissionConfigError(f"{field}.affinity: {error}") from None
 
 
-def default_pod(obj: Json, namespace: str, groups: Sequence[ResourceGroup]) -> AdmissionResult:
-    """Node selector, affinity, tolerations and scheduler of the first resource group that the pod belongs to."""
+def wants_queue_gate(obj: Json) -> bool:
+    """Whether a pod has the annotation of the queue allocation gate."""
+    return texts(obj, "metadata", "annotations").get(keys.QUEUE_ALLOCATION_GATE) == "true"
+
+
+def with_queue_gate(gates: object) -> list[Any]:
+    """`spec.schedulingGates` with the queue allocation gate, once."""
+    present = gates if isinstance(gates, list) else []
+    named = any(isinstance(gate, dict) and gate.get("name") == keys.QUEUE_ALLOCATION_GATE for gate in present)
+    return present if named else [*present, {"name": keys.QUEUE_ALLOCATION_GATE}]
+
+
+def default_pod(
+    obj: Json, namespace: str, groups: Sequence[ResourceGroup], gated: Collection[str] = ()
+) -> AdmissionResult:
+    """Node selector, affinity, tolerations and scheduler of the first resource group that the pod belongs to.
+
+    `gated`: schedulers whose annotated pods get the queue allocation gate.
+    """
     annotations = texts(obj, "metadata", "annotations")
     group = next((each for each in groups if _matches(each, namespace, annotations)), None)
     spec = obj.get("spec")
-    if group is None or not isinstance(spec, dict):
+    if not isinstance(spec, dict):
         return AdmissionResult()
     patch = JsonPatch(obj)
+    if group is not None:
+        _place(patch, spec, group)
+    scheduler = (group.scheduler_name if group is not None and _is_default(spec) else "") or spec.get("schedulerName")
+    gates = spec.get("schedulingGates")
+    if scheduler in gated and wants_queue_gate(obj) and with_queue_gate(gates) != gates:
+        patch.set(with_queue_gate(gates), "spec", "schedulingGates")
+    return AdmissionResult(patch=tuple(patch.operations))
+
+
+def _is_default(spec: Json) -> bool:
+    return spec.get("schedulerName") in {None, "", "default-scheduler"}
+
+
+def _place(patch: JsonPatch, spec: Json, group: ResourceGroup) -> None:
+    """What a resource group sets."""
     selector = spec.get("nodeSelector") or {}
     missing = {key: value for key, value in group.labels.items() if key not in selector}
     if missing:
@@ -150,9 +182,8 @@ def default_pod(obj: Json, namespace: str, groups: Sequence[ResourceGroup]) -> A
     more = [toleration for toleration in group.tolerations if toleration not in present]
     if more:
         patch.set([*present, *more], "spec", "tolerations")
-    if group.scheduler_name and spec.get("schedulerName") in {None, "", "default-scheduler"}:
+    if group.scheduler_name and _is_default(spec):
         patch.set(group.scheduler_name, "spec", "schedulerName")
-    return AdmissionResult(patch=tuple(patch.operations))
 
 
 def _matches(group: ResourceGroup, namespace: str, annotations: dict[str, str]) -> bool:

@@ -38,6 +38,8 @@ class WebhookContext(NamedTuple):
     #: Schedulers whose pods the checks are for; the first is the default of vcjobs.
     scheduler_names: tuple[str, ...]
     queue_rules: QueueRules = DEFAULT_RULES
+    #: Pods of these schedulers with the annotation of the queue allocation gate get the gate.
+    adds_queue_gate: bool = False
 
 
 class Webhook(NamedTuple):
@@ -102,7 +104,8 @@ def _validate_pod_group(request: AdmissionRequest, context: WebhookContext) -> A
 def _mutate_pod(request: AdmissionRequest, context: WebhookContext) -> AdmissionResult:
     if request.operation != "CREATE":
         return _ALLOW
-    return default_pod(request.subject, request.namespace, context.config.resource_groups)
+    gated = context.scheduler_names if context.adds_queue_gate else ()
+    return default_pod(request.subject, request.namespace, context.config.resource_groups, gated)
 
 
 def _validate_pod(request: AdmissionRequest, context: WebhookContext) -> AdmissionResult:

@@ -72,6 +72,9 @@ class Source:
     plugins_dir: Path | None = None
     """Folder with additional plugins and actions."""
 
+    autoscaler: Annotated[bool, Parameter(negative=())] = False
+    """An autoscaler adds nodes, as with `run --node-autoscaling`: the size of the cluster is no limit."""
+
     until: Annotated[str | None, Parameter(group=_SIMULATED, allow_leading_hyphen=True, metavar="DURATION")] = None
     """Stop the simulation at this virtual time, such as 10m; also simulates a file of `snapshot`. Default: when no
     further change is possible."""
@@ -267,7 +270,7 @@ def cluster_of_state(source: Source, state: SourceState, *, read_only: bool, hea
 def _core_of(source: Source, settings: SavedSettings | None, conf_name: str, conf: Path | None) -> Core:
     """A core under a scheduler-conf file, else that of the settings, else the built-in one."""
     options = options_of(None, "1s", source.scheduler_name, source.default_queue, settings)
-    return build_core(conf, source.plugins_dir, options, settings, conf_name)
+    return build_core(conf, source.plugins_dir, options, settings, conf_name, expects_nodes=source.autoscaler)
 
 
 def run_scenario(
@@ -336,7 +339,11 @@ def _core_of_cache(source: Source, read: LiveCluster, held: Core, made: Core) ->
     """The core of a cache under the scheduler-conf of a new one; with other parameters the new one, loaded."""
     wanted, known = made.snapshot(), held.snapshot()
     parameters = ("scheduler_names", "default_queue")
-    if source.plugins_dir is None and all(getattr(wanted.state, n) == getattr(known.state, n) for n in parameters):
+    if (
+        source.plugins_dir is None
+        and not source.autoscaler
+        and all(getattr(wanted.state, n) == getattr(known.state, n) for n in parameters)
+    ):
         held.reconfigure(wanted.conf)
         return held
     made.apply_all(for_core(read.deltas))

@@ -52,6 +52,7 @@ def explain(
         output: Output format; JSON follows docs/diagnosis.schema.json.
         source: Flags that select the cluster.
     """
+    from capcard_sched.framework.explain.diagnose import namesakes
     from capcard_sched.insight.explain import explain as diagnose
     from capcard_sched.insight.explain import find
 
@@ -63,6 +64,9 @@ def explain(
         if subject is None:
             text = f"{namespace}/{name}: no such job or pod {cluster.when}"
             return usage_error(f"{text}; {_suggestions(cluster.core, namespace, name)}")
+        others = [] if "/" in name else namesakes(cluster.core.snapshot(), namespace, name)
+        if len(others) > 1:
+            return usage_error(f"{namespace}/{name} is the name of {len(others)} jobs; accepted: {', '.join(others)}")
         with shown_progress("searching fixes") as progress:
             found = diagnose(
                 cluster.core,
@@ -97,10 +101,10 @@ def _suggestions(core: Core, namespace: str, name: str) -> str:
     """Existing names of the namespace, the most similar first."""
     from difflib import get_close_matches
 
-    from capcard_sched.model.workload import workload_of
+    from capcard_sched.model.workload import own_name
 
     jobs = core.snapshot().state.jobs.values()
-    here = sorted({workload_of(job) or job.name for job in jobs if job.namespace == namespace})
+    here = sorted({own_name(job).removeprefix("podgroup/") for job in jobs if job.namespace == namespace})
     if not here:
         others = sorted({job.namespace for job in jobs})
         return f"namespace {namespace} has no jobs; namespaces with jobs: {', '.join(others) or 'none'}"

@@ -5,7 +5,7 @@ A value is refused if the program would decide otherwise without it.
 
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
 from cyclopts import Group, Parameter
 
@@ -41,9 +41,15 @@ class Gate(NamedTuple):
 
 
 _NO_GATE: Final = "no gate of this program"
+#: With it the admission server adds the queue allocation gate to pods.
+QUEUE_GATE: Final = "SchedulingGatesQueueAdmission"
 #: Volcano's feature gates with their meaning here; others have no effect.
 GATES: Final = {
-    "SchedulingGatesQueueAdmission": Gate("pods keep the scheduling gate scheduling.volcano.sh/queue-allocation-gate"),
+    QUEUE_GATE: Gate(
+        "the scheduler always removes scheduling.volcano.sh/queue-allocation-gate; the admission server adds it with "
+        "this gate alone",
+        default=True,
+    ),
     "UnschedulableJobCache": Gate(
         "a waiting job is always skipped until an input of its attempt changes", default=True
     ),
@@ -63,6 +69,9 @@ _duration: Final = partial(_flag, converter=values.duration, metavar="DURATION")
 @dataclass(frozen=True, kw_only=True)
 class CommonCompatFlags:
     """Those of every program of Volcano. One field per flag; the form of values is checked; durations are seconds."""
+
+    #: Feature gates with an effect on this program.
+    _honored: ClassVar[frozenset[str]] = frozenset()
 
     feature_gates: Annotated[str, _text("a gate is on or off for good; docs/flags.md lists those of Volcano")] = ""
     enable_pprof: Annotated[bool, _flag("there is no Go profile")] = False
@@ -101,13 +110,17 @@ class CommonCompatFlags:
             if is_on and name in GATES and GATES[name].is_refused
         ]
 
+    def is_on(self, gate: str) -> bool:
+        """Whether a feature gate is given with the value true."""
+        return (gate, True) in self._gates()
+
     def _ignored_gates(self) -> list[str]:
         """Gates whose value differs from their state here, each with the reason."""
         found = []
         for name, is_on in self._gates():
             if is_on is None:
                 found.append(f"{quoted(name)} is not Gate=true or Gate=false")
-            elif name not in GATES or is_on is not GATES[name].default:
+            elif name not in self._honored and (name not in GATES or is_on is not GATES[name].default):
                 found.append(f"{name}={str(is_on).lower()}: {GATES.get(name, Gate(_NO_GATE)).reason}")
         return found
 
@@ -128,7 +141,7 @@ class CompatFlags(CommonCompatFlags):
 
     scheduler_sharding_mode: Annotated[str, _text("nodes are not sharded: only none is accepted")] = "none"
     scheduler_sharding_name: Annotated[str, _text("nodes are not sharded")] = ""
-    gate_removal_worker_num: Annotated[int, _number("no scheduling gate is removed")] = 5
+    gate_removal_worker_num: Annotated[int, _number("scheduling gates are removed by the connections of bindings")] = 5
     unschedulable_job_cache_max_skip_duration: Annotated[
         float, _duration("a waiting job is skipped until an input of its attempt changes")
     ] = 300.0
@@ -185,7 +198,9 @@ class ControllerCompatFlags(CommonCompatFlags):
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class AdmissionCompatFlags(CommonCompatFlags):
-    """Those of the admission server."""
+    """Those of the admission server. `--feature-gates` adds the queue allocation gate to pods."""
+
+    _honored: ClassVar[frozenset[str]] = frozenset({QUEUE_GATE})
 
     ca_cert_file: Annotated[str, _text("the installation writes caBundle")] = ""
     webhook_url: Annotated[str, _text("the webhook configurations are part of the installation")] = ""

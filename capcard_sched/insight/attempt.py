@@ -93,7 +93,9 @@ class JobAttempt:
 
     def _diagnose(self, found: JobDiagnosis, *, tries_claims: bool) -> JobDiagnosis:
         is_small = len(self._core.snapshot().state.tasks) <= _MOST_PODS
-        may_be = is_small and not self._is_ready and may_never_start(found)
+        session = self._core.snapshot().session
+        is_fixed = session is None or not session.carry_over.expects_nodes  # nodes that join may start it
+        may_be = is_small and not self._is_ready and is_fixed and may_never_start(found)
         alone = self._begin(self._without_others(repair=False)) if may_be else None
         claims: Sequence[QuotaClaim] = ()
         if found.stage in ATTEMPTED:
@@ -120,7 +122,7 @@ class JobAttempt:
                 return msgspec.structs.replace(found, summary=summary, starts_alone=False)
         if tries_claims:
             facts[:0] = [claim.text for claim in islice(filter(self._holds, claims), 1)]
-        if not is_small and not self._is_ready and may_never_start(found):
+        if not is_small and not self._is_ready and is_fixed and may_never_start(found):
             pods = len(self._core.snapshot().state.tasks)
             facts.append(f"{UNTRIED}: the cluster has {pods} pods, and the trial has at most {_MOST_PODS}")
         return msgspec.structs.replace(found, facts=tuple(facts))

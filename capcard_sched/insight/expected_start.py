@@ -31,7 +31,7 @@ from capcard_sched.controllers.objects import (
     spec,
     status,
 )
-from capcard_sched.framework.explain.never import NEVER
+from capcard_sched.framework.explain.never import AWAITS_NODES, NEVER
 from capcard_sched.insight.admission_times import progress_of
 from capcard_sched.insight.durations import DurationTable
 from capcard_sched.insight.estimates import RUNS, EndEstimator, UnfinishedJob, unfinished_jobs
@@ -207,7 +207,7 @@ class Forecast:
         """The expected start of the job of a diagnosis, which waits; None when a pod of it started meanwhile."""
         if found.stage == "CannotStart":
             return self._unknown(f"never: {found.summary.removeprefix(f'{NEVER}: ')}")
-        if found.stage in NEEDS_CHANGE:
+        if found.stage in NEEDS_CHANGE or found.summary.startswith(AWAITS_NODES):
             return self._unknown(found.stage_text)
         if found.queue is not None and found.queue.state in _WITHOUT_STARTS:
             return self._unknown(_WITHOUT_STARTS[found.queue.state])

@@ -37,6 +37,7 @@ from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.json_pods import valid_pod_amounts
 from capcard_sched.model.kinds import CORE_API, kind_of
+from capcard_sched.model.kube_groups import job_name
 from capcard_sched.model.objects import PodGroupObject, PodObject
 from capcard_sched.model.ownership import owner_of
 from capcard_sched.model.pod_facts import group_of
@@ -64,7 +65,9 @@ def job_key(pod: JsonObject) -> str:
     notes = annotations_of(pod)
     if JOB_NAME in notes:
         return f"{namespace}/job/{notes[JOB_NAME]}"
-    return f"{namespace}/{group_of(notes) or f'pod/{name}'}"
+    kube = (spec(pod).get("schedulingGroup") or {}).get("podGroupName")
+    group = group_of(notes) or (job_name(kube) if kube else f"pod/{name}")
+    return f"{namespace}/{group}"
 
 
 def vcjob_key(vcjob: JsonObject) -> str:

@@ -11,7 +11,7 @@ from capcard_sched.framework.explain.diagnose import created_at, phase_of, sched
 from capcard_sched.insight.object_view import vcjob_key, vcjobs_of
 from capcard_sched.model.status import PodGroupPhase, TaskStatus
 from capcard_sched.model.timestamps import format_timestamp, parse_time
-from capcard_sched.model.workload import is_of_vcjob, workload_of
+from capcard_sched.model.workload import is_of_vcjob, own_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +50,7 @@ def job_items(
     causes = headlines or {}
     vcjobs = vcjobs_of(objects)
     for job in state.jobs.values():
-        kind, _, name = (workload_of(job) or f"podgroup/{job.name}").partition("/")
+        kind, _, name = own_name(job).partition("/")
         own = kind == "job" and is_of_vcjob(job)
         vcjob = vcjobs.pop((job.namespace, name), None) if own else None
         status, cause = _counts(job), causes.get(job.key)
@@ -145,7 +145,7 @@ def _pod(task: Task, job: Job, pod: Mapping[str, Any], reader: CapacityReader, n
     return {
         "name": task.name,
         "namespace": task.namespace,
-        "job": workload_of(job) or f"podgroup/{job.name}",
+        "job": own_name(job),
         "queue": job.queue,
         "status": "Terminating" if task.deleting else status.get("phase") or task.status.title,
         "ready": sum(bool(row.get("ready")) for row in containers),

@@ -25,6 +25,7 @@ from capcard_sched.insight.changes import UnknownObjectError, set_card_quota, se
 from capcard_sched.insight.job_runs import group_key, job_key, vcjob_key
 from capcard_sched.insight.trial import changed_usage, figures_of
 from capcard_sched.model.annotations import CARD_QUOTA
+from capcard_sched.model.kube_groups import KUBE_GROUP, job_name
 from capcard_sched.model.timestamps import parse_timestamp, span
 from capcard_sched.model.trials import ChangedStranded, JobChange, PodCounts, RestartedPods, WhatIfReport
 from capcard_sched.model.workload import display_name
@@ -290,6 +291,10 @@ def job_starts(store: Store) -> dict[str, JobStart]:
     for group in store.list(POD_GROUP):  # a state has no Jobs
         key = group_key(group)
         found[key] = JobStart(_wait(group, spec(group).get("minMember"), started.get(key, ())), pods[key])
+    for group in store.list(KUBE_GROUP):
+        key = f"{key_of(group)[0]}/{job_name(key_of(group)[1])}"
+        gang = (spec(group).get("schedulingPolicy") or {}).get("gang") or {}
+        found[key] = JobStart(_wait(group, gang.get("minCount"), started.get(key, ())), pods[key])
     for vcjob in store.list(JOB):
         key = vcjob_key(vcjob)
         found[key] = JobStart(_wait(vcjob, spec(vcjob).get("minAvailable"), started.get(key, ())), pods[key])

@@ -61,10 +61,20 @@ class Bind(_Intent, frozen=True):
     claims: tuple[ClaimAllocation, ...] | msgspec.UnsetType = msgspec.UNSET
     #: Key of the job whose pods of this commit are bound only once all their claims are allocated; unset for none.
     gang: str | msgspec.UnsetType = msgspec.UNSET
+    #: The queue allocation gate, which is removed before the pod is bound; unset for a pod without it.
+    gate: str | msgspec.UnsetType = msgspec.UNSET
 
     def pod_annotations(self) -> dict[str, str]:
         """The annotations to merge into the pod: `annotations`, and its queue, which a restarted scheduler reads."""
         return {**self.annotations, BOUND_QUEUE: self.queue} if self.queue else self.annotations
+
+
+class RemoveGate(_Intent, frozen=True):
+    """Remove the queue allocation gate of a pod that is not placed; other gates stay."""
+
+    namespace: str
+    name: str
+    uid: str
 
 
 class ReleaseClaims(_Intent, frozen=True):
@@ -197,5 +207,6 @@ Intent: TypeAlias = (
     | AnnotateQueue
     | AnnotateNode
     | UpdatePodCondition
+    | RemoveGate
     | EmitEvent
 )

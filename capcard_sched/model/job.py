@@ -100,7 +100,7 @@ class Task:
     preemptable: bool | None = None
     #: Pod label or annotation `volcano.sh/cooldown-time` with the times it counts from; None when the pod has neither.
     cooldown: Cooldown | None = None
-    #: Has scheduling gates, or uses what is not supported: never placed, never counted.
+    #: Has scheduling gates of other components, or uses what is not supported: never placed, never counted.
     gated: bool = False
     #: Its binding failed: in backoff until a BindRetry.
     held: bool = False
@@ -122,7 +122,7 @@ class Task:
     assigned_card: str = ""
     #: The pod's annotations of `annotations.DEVICE_ANNOTATIONS`: its devices, and how far they are set up.
     device_notes: Mapping[str, str] = field(default_factory=dict)
-    #: Names of its scheduling gates.
+    #: Names of its scheduling gates. The scheduler itself removes the queue allocation gate.
     gates: tuple[str, ...] = ()
     #: Features it uses that are not supported, as a sentence; "" for none.
     unsupported: str = ""

@@ -181,6 +181,10 @@ HALF_GANG_EVICTED = Reason(
 )
 GANG_WAS_WHOLE = Reason("GangWasWhole", "the gang had its minimum; its bound pods stay", "Normal")
 GANG_READY = Reason("tasks in gang are ready to be scheduled", "", "Normal")
+GATE_REMOVED = Reason(
+    "SchedulingGateRemoved", "Queue <{queue}> admits the pod: scheduling gate {gate} is removed", "Normal"
+)
+GATE_NOT_REMOVED = Reason("GateNotRemoved", "scheduling gate {gate} is not removed: {detail}")
 CLAIMS_RELEASED = Reason(
     "ResourceClaimsReleased",
     "the devices of ResourceClaims <{claims}> are released: {cause}",

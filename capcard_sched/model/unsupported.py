@@ -154,9 +154,12 @@ def device_class_text(resource: str, name: str) -> str:
     return f"no node offers {resource}: DeviceClass {name} offers it by {DRA}, which is not supported"
 
 
+def foreign_gates(gates: Sequence[str]) -> tuple[str, ...]:
+    """The scheduling gates that other components remove: all but the queue allocation gate."""
+    return tuple(gate for gate in gates if gate != QUEUE_ALLOCATION_GATE)
+
+
 def gates_text(gates: Sequence[str]) -> str:
-    """`scheduling gate a`, with a note about the gate of Volcano; "" without gates."""
-    if not gates:
-        return ""
-    note = ", which this scheduler does not remove" if QUEUE_ALLOCATION_GATE in gates else ""
-    return f"scheduling {'gate' if len(gates) == 1 else 'gates'} {brief(gates)}{note}"
+    """`scheduling gate a`, with the gates of other components; "" without any."""
+    foreign = foreign_gates(gates)
+    return f"scheduling {'gate' if len(foreign) == 1 else 'gates'} {brief(foreign)}" if foreign else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.model.annotations import JOB_NAME
+from capcard_sched.model.kube_groups import kube_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +22,8 @@ WORKLOAD_KINDS: Final = {
     "pod": "Pod",
     "podgroup": "PodGroup",
 }
+#: Kind of a PodGroup of `scheduling.k8s.io`, as kubectl takes it.
+KUBE_KIND: Final = "podgroup.scheduling.k8s.io"
 #: Prefix of the PodGroups that controllers create for pods without one; the owner's uid follows.
 _MADE_GROUP: Final = "podgroup-"
 #: Label of a Deployment's pods; its value is part of their names.
@@ -33,7 +36,16 @@ _ONE_PART_MORE: Final = frozenset({"DaemonSet", "ReplicaSet", "StatefulSet"})
 
 def display_name(job: Job) -> str:
     """`namespace/kind/name` of the workload, or of the PodGroup where the pods name none."""
-    return f"{job.namespace}/{workload_of(job) or f'podgroup/{job.name}'}"
+    return f"{job.namespace}/{own_name(job)}"
+
+
+def own_name(job: Job) -> str:
+    """`kind/name` of the workload, or of the PodGroup where the pods name none.
+
+    One of `scheduling.k8s.io` has its name there, and its kind with the group.
+    """
+    kube = kube_name(job.name)
+    return workload_of(job) or (f"{KUBE_KIND}/{kube}" if kube else f"podgroup/{job.name}")
 
 
 def is_of_vcjob(job: Job) -> bool:

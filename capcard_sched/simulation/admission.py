@@ -6,6 +6,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from capcard_sched.admission.jobs import default_job
+from capcard_sched.admission.pods import wants_queue_gate, with_queue_gate
 from capcard_sched.controllers.objects import (
     CLAIM,
     DEPLOYMENT,
@@ -105,8 +106,11 @@ class Admission:
             if found.get(group):
                 patch[group] = [_container(container) for container in found[group]]
         state: JsonObject = {"phase": status(obj).get("phase") or "Pending"}
-        if found.get("schedulingGates") and not status(obj).get("conditions"):
-            state["conditions"] = [dict(_GATED)]
+        if not status(obj).get("conditions") and not found.get("nodeName"):
+            if patch["schedulerName"] == self._scheduler_name and wants_queue_gate(obj):
+                patch["schedulingGates"] = with_queue_gate(found.get("schedulingGates"))
+            if patch.get("schedulingGates") or found.get("schedulingGates"):
+                state["conditions"] = [dict(_GATED)]
         return merged(obj, {"spec": patch, "status": state})
 
     def _priority(self, found: JsonObject) -> JsonObject:

@@ -17,6 +17,7 @@ from capcard_sched.controllers.objects import (
     spec,
     status,
 )
+from capcard_sched.model.annotations import QUEUE_ALLOCATION_GATE
 from capcard_sched.model.deltas import BindFailed, BindRetry, EvictFailed
 from capcard_sched.model.intents import (
     AnnotatePodGroup,
@@ -27,6 +28,7 @@ from capcard_sched.model.intents import (
     Intent,
     ObjectRef,
     ReleaseClaims,
+    RemoveGate,
     UpdatePodCondition,
     UpdatePodGroup,
     UpdateQueueStatus,
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
 
 
 _OfQueue: TypeAlias = UpdateQueueStatus | AnnotateQueue
-_AboutObject: TypeAlias = Bind | Evict | UpdatePodCondition | UpdatePodGroup | AnnotatePodGroup | _OfQueue
+_AboutObject: TypeAlias = Bind | Evict | RemoveGate | UpdatePodCondition | UpdatePodGroup | AnnotatePodGroup | _OfQueue
 
 
 class PendingEviction(NamedTuple):
@@ -100,6 +102,9 @@ class IntentExecutor:
                 # The event is recorded at the time of the binding; the scheduler learns of it a schedule period later.
                 if intent.object.kind != "Pod" or intent.reason != POD_SCHEDULED.code:
                     self._recorder.record(intent)
+            case RemoveGate():
+                if pod := self._meant(POD, intent):
+                    self._store.patch(POD, intent.namespace, intent.name, _without_gate(pod))
             case UpdatePodCondition():
                 self._set_condition(intent)
             case UpdatePodGroup() if kube_name(intent.name):
@@ -178,7 +183,8 @@ class IntentExecutor:
         if refusal or pod is None:
             self._fail_bind(intent, refusal)
             return
-        patch: JsonObject = {"spec": {"nodeName": intent.node}}
+        patch: JsonObject = _without_gate(pod) if intent.gate else {"spec": {}}
+        patch["spec"]["nodeName"] = intent.node
         if annotations := intent.pod_annotations():
             patch["metadata"] = {"annotations": annotations}
         conditions = status(pod).get("conditions") or []
@@ -235,6 +241,16 @@ class IntentExecutor:
         self._patch(POD, intent, {"status": patch})
 
 
+def _gates(pod: JsonObject) -> list[JsonObject]:
+    """The scheduling gates of a pod but that of the queue allocation."""
+    return [gate for gate in spec(pod).get("schedulingGates") or () if gate.get("name") != QUEUE_ALLOCATION_GATE]
+
+
+def _without_gate(pod: JsonObject) -> JsonObject:
+    """The patch that removes the queue allocation gate."""
+    return {"spec": {"schedulingGates": _gates(pod) or None}}
+
+
 def _bind_refusal(pod: JsonObject | None, intent: Bind, store: Store) -> str:
     """The reason why the API server would reject a binding, "" when it would accept it."""
     if pod is None:
@@ -243,4 +259,6 @@ def _bind_refusal(pod: JsonObject | None, intent: Bind, store: Store) -> str:
         return f"pod {intent.name} is being deleted, cannot be assigned to a host"
     if spec(pod).get("nodeName"):
         return f"pod {intent.name} is already assigned to node {spec(pod)['nodeName']}"
+    if _gates(pod) or (not intent.gate and spec(pod).get("schedulingGates")):
+        return f"pod {intent.name} has non-empty .spec.schedulingGates"
     return "" if store.get(NODE, "", intent.node) is not None else f'nodes "{intent.node}" not found'

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from capcard_sched.model.pod_claims import with_claims
 from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.unsupported import foreign_gates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,5 +21,5 @@ def gate_claims(tasks: Iterable[Task], accounting: Accounting, *, supported: boo
         if task.status is TaskStatus.PENDING and (task.cls.claims or task.unsupported):
             accounting.subtract(task)
             task.unsupported = with_claims(task.unsupported, task.cls.claims, supported=supported)
-            task.gated = bool(task.gates or task.unsupported)
+            task.gated = bool(foreign_gates(task.gates) or task.unsupported)
             accounting.add(task)

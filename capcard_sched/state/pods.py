@@ -17,6 +17,7 @@ from capcard_sched.model.objects import PodObject
 from capcard_sched.model.pod_facts import FactsReader
 from capcard_sched.model.quantity import QuantityError
 from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, TaskStatus
+from capcard_sched.model.unsupported import foreign_gates
 from capcard_sched.state.classes import SharedLabels
 from capcard_sched.state.decode import assign, differs
 from capcard_sched.state.invalid_objects import describe_edits, fixed_notes
@@ -192,7 +193,7 @@ class PodTable:
             "status": status,
             "node": self._nodes.get(node_name) if node_name else None,
             "job": self._jobs.get_or_create(job_key) if job_key else None,
-            "gated": bool(facts.gates or facts.unsupported),
+            "gated": bool(facts.unsupported or foreign_gates(facts.gates)),
             "ours": ours,
             "labels": self._labels.share(meta.labels or {}, self.tasks),
             **dict(zip(_SAME_NAME, _same_name(facts), strict=True)),

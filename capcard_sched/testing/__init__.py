@@ -26,8 +26,9 @@ from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
 from capcard_sched.framework.core import Core, StepResult
 from capcard_sched.framework.placement.node_hooks import NodeHooks, SignatureHooks
 from capcard_sched.model import deltas
+from capcard_sched.model.annotations import QUEUE_ALLOCATION_GATE
 from capcard_sched.model.autoscaling import DEFAULT_AUTOSCALING, AutoscalingOptions
-from capcard_sched.model.intents import Bind, ClaimBinding, EmitEvent, UpdatePodCondition, UpdatePodGroup
+from capcard_sched.model.intents import Bind, ClaimBinding, EmitEvent, RemoveGate, UpdatePodCondition, UpdatePodGroup
 from capcard_sched.model.objects import PodObject
 from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS
 from capcard_sched.testing.cluster import ClusterObjects
@@ -134,6 +135,8 @@ class Harness(ClusterObjects):
                     _, node = self.reasons.get(intent.name, ("", ""))
                     written = intent.nominated_node
                     self.reasons[intent.name] = intent.reason, node if written is None else written
+                case RemoveGate():
+                    self._ungate(f"{intent.namespace}/{intent.name}")
                 case UpdatePodGroup():
                     self.phases[intent.name] = intent.phase
         self.all_events.extend(self.events)
@@ -155,10 +158,20 @@ class Harness(ClusterObjects):
         obj = self._pods.get(f"{bind.namespace}/{bind.name}")
         if obj is None:
             return
+        if bind.gate:
+            self._ungate(f"{bind.namespace}/{bind.name}")
         obj["spec"]["nodeName"] = bind.node
         obj["metadata"].setdefault("annotations", {}).update(bind.pod_annotations())
         obj["status"] = {"phase": "Running" if self._run else "Pending"}
         self._deltas.append(deltas.ObjectChanged(msgspec.convert(obj, PodObject)))
+
+    def _ungate(self, key: str) -> None:
+        """Remove the queue allocation gate of a pod."""
+        obj = self._pods.get(key)
+        if obj is not None:
+            gates = obj["spec"].get("schedulingGates") or []
+            obj["spec"]["schedulingGates"] = [gate for gate in gates if gate["name"] != QUEUE_ALLOCATION_GATE]
+            self._deltas.append(deltas.ObjectChanged(msgspec.convert(obj, PodObject)))
 
     def session(self) -> Session:
         """An open session over all objects so far: plugins are open, no action has run."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from capcard_sched.model.annotations import QUEUE_ALLOCATION_GATE
+from capcard_sched.model.quoting import quoted
 from capcard_sched.model.unsupported import (
     DEVICES_FORM,
     UnsupportedFields,
@@ -16,7 +17,7 @@ from capcard_sched.model.unsupported import (
     unsupported_text,
 )
 from capcard_sched.validation.checks import Finding, annotation_field
-from capcard_sched.validation.inventory import as_maps, texts, value_at
+from capcard_sched.validation.inventory import texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -56,10 +57,7 @@ def check_features(
         if name and is_known and resource not in inventory.offered:
             text = device_class_text(resource, name)
             yield Finding(severity, f"{at}spec.containers", f"{text}: the pod is never bound", DEVICES_FORM)
-    for index, gate in enumerate(as_maps(value_at(body, "spec", "schedulingGates"))):
-        if gate.get("name") == QUEUE_ALLOCATION_GATE:
-            message = f"this scheduler does not remove {QUEUE_ALLOCATION_GATE}: the pod stays pending with it"
-            yield Finding("warning", f"{at}spec.schedulingGates[{index}]", message, "a pod without this gate")
-    if texts(body, "metadata", "annotations").get(QUEUE_ALLOCATION_GATE) == "true":
+    asked = texts(body, "metadata", "annotations").get(QUEUE_ALLOCATION_GATE, "true")
+    if asked != "true":
         field = annotation_field(QUEUE_ALLOCATION_GATE, f"{at}metadata")
-        yield Finding("warning", field, "has no effect: the webhook does not add the gate to pods")
+        yield Finding("warning", field, f"has no effect: {quoted(asked)} adds no scheduling gate", "true")

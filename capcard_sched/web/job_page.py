@@ -12,7 +12,7 @@ from capcard_sched.insight.forked_copy import ForkedCopyError, in_copy
 from capcard_sched.insight.lists import job_items
 from capcard_sched.model.diagnosis import JobDiagnosis
 from capcard_sched.model.timestamps import format_timestamp, parse_time
-from capcard_sched.model.workload import workload_of
+from capcard_sched.model.workload import own_name
 from capcard_sched.web.job_rows import job_rows
 from capcard_sched.web.moments import moment_of, past_evictions
 from capcard_sched.web.redaction import redactor_of
@@ -90,7 +90,7 @@ def job_view(cluster: Cluster, query: Mapping[str, str]) -> JobView:
 def _row(cluster: Cluster, subject: Subject, namespace: str, name: str, kind: str) -> JobRow | None:
     job = subject.job
     if job is not None:
-        found_kind, _, found_name = (workload_of(job) or f"podgroup/{job.name}").partition("/")
+        found_kind, _, found_name = own_name(job).partition("/")
     else:
         found_kind, found_name = kind or "job", name
     for item in job_items(cluster.core, cluster.objects, cluster.now, cluster.headlines()):

@@ -17,6 +17,7 @@ from capcard_sched.model.intents import (
     EmitEvent,
     Evict,
     ObjectRef,
+    RemoveGate,
     UpdatePodCondition,
     UpdatePodGroup,
     UpdateQueueStatus,
@@ -90,6 +91,9 @@ def decided(results: Sequence[StepResult]) -> dict[str, Any]:
             (shown(about), f" {text}") for result in results for about, text in result.report.warnings
         ),
         "locks": pairs({bind.name: bind.node_lock for bind in binds if bind.node_lock}, ":"),
+        "ungate": packed(
+            [each.name for each in intents if isinstance(each, RemoveGate) or (isinstance(each, Bind) and each.gate)]
+        ),
         "events": together((shown(event.object), f" {event.reason}") for event in events),
         "texts": _texts(events),
         "reasons": pairs({pod.name: pod.reason for pod in pods}, ":"),

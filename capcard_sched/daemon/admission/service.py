@@ -23,6 +23,7 @@ from capcard_sched.daemon.admission.reviews import BODY_BYTES, AdmissionMetrics,
 from capcard_sched.daemon.admission.rule_worker import RuleWorker
 from capcard_sched.daemon.admission.serving_context import ServingContext
 from capcard_sched.daemon.common_options import StartError
+from capcard_sched.daemon.compat_flags import QUEUE_GATE
 from capcard_sched.daemon.observability.health import HealthState
 from capcard_sched.daemon.observability.logs import Logs
 from capcard_sched.daemon.observability.server import (
@@ -76,7 +77,13 @@ class AdmissionService(HealthState):
         self._logs = logs
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
         self._connection = load_connection(options.kubeconfig, options.master or None)
-        self._context = WebhookContext(ClusterView(), self._read_config(), options.scheduler_name, options.queue_rules)
+        self._context = WebhookContext(
+            ClusterView(),
+            self._read_config(),
+            options.scheduler_name,
+            options.queue_rules,
+            adds_queue_gate=options.ignored.is_on(QUEUE_GATE),
+        )
         self._tls = ServingContext(options.client_ca_file)
         self._informers: Informers | None = None
         self._worker: RuleWorker | None = None

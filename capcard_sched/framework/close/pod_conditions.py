@@ -10,7 +10,8 @@ from capcard_sched.framework.close.quota_claims import QuotaClaims
 from capcard_sched.framework.session.pending_reasons import task_scheduling_reason
 from capcard_sched.framework.session.results import reference
 from capcard_sched.model import reasons
-from capcard_sched.model.intents import Intent, UpdatePodCondition
+from capcard_sched.model.annotations import QUEUE_ALLOCATION_GATE
+from capcard_sched.model.intents import Intent, RemoveGate, UpdatePodCondition
 from capcard_sched.model.job import GRACE_SECONDS
 from capcard_sched.model.quantity import format_amount
 from capcard_sched.model.resources import PODS
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.close.session_events import SessionEvents
     from capcard_sched.framework.session.report import TaskOutcome
     from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.intents import ObjectRef
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.task_class import TaskClass
 
@@ -33,6 +35,8 @@ _QUOTA, _ORDER = reasons.POD_QUOTA_PENDING.code, reasons.POD_ORDER_PENDING.code
 _GANG, _RELEASE = reasons.POD_GANG_PENDING.code, reasons.POD_RELEASE_PENDING.code
 #: The reasons that the claims of pods decide on.
 _BY_CLAIM: Final = frozenset({_UNSCHEDULABLE, _QUOTA})
+#: The reasons of pods that have quota.
+_ADMITTED: Final = frozenset({_UNSCHEDULABLE, _RELEASE})
 
 
 class _WrittenCondition(NamedTuple):
@@ -65,6 +69,8 @@ class PodConditions:
         self._written: dict[str, _WrittenCondition] = {}
         #: By uid, the pods that wait for releasing pods.
         self._releasing: dict[str, _Release] = {}
+        #: Uids of pods without a node whose queue allocation gate was removed.
+        self._ungated: set[str] = set()
 
     @property
     def next_wakeup(self) -> float | None:
@@ -74,17 +80,20 @@ class PodConditions:
     def clear(self) -> None:
         """Drops the last writes: those of an earlier leader term may be lost."""
         self._written.clear()
+        self._ungated.clear()
         self._claims.clear()
 
     def forget(self, uid: str) -> None:
         """Drops the last write about a pod that is gone or bound."""
         self._written.pop(uid, None)
         self._releasing.pop(uid, None)
+        self._ungated.discard(uid)
 
     def prune(self, alive: Container[str]) -> None:
         """Drops pods that are gone. `alive`: uids."""
         self._written = {uid: value for uid, value in self._written.items() if uid in alive}
         self._releasing = {uid: value for uid, value in self._releasing.items() if uid in alive}
+        self._ungated = {uid for uid in self._ungated if uid in alive}
 
     def pop_expired(self, now: float) -> list[str]:
         """Keys of the jobs whose conditions are due, once each; `now` in Unix seconds."""
@@ -94,11 +103,11 @@ class PodConditions:
 
     def update_claims(self, session: Session) -> AbstractSet[str]:
         """Finds the pods that have quota, while pipelined pods hold theirs; returns the jobs whose reasons changed."""
-        if not self._is_precise or session.carry_over.is_silent:
+        if session.carry_over.is_silent:
             return frozenset()
         return self._claims.update(session)
 
-    def renew(self, session: Session, keys: AbstractSet[str], intents: list[Intent]) -> None:
+    def renew(self, session: Session, keys: AbstractSet[str], events: SessionEvents, intents: list[Intent]) -> None:
         """Writes the reasons of pods whose claims changed, with the messages that were written last.
 
         A job whose attempt fails as before keeps its messages, whether a session attempts it or skips it.
@@ -107,8 +116,10 @@ class PodConditions:
             job, claims = session.state.jobs[key], self._claims.of(key)
             texts = _Texts(session, job, claims, self._written)
             for task in sorted(job.pending.values(), key=lambda task: task.name):
+                if task.gates:
+                    self._ungate(session, job, task, claims.get(task.uid, ""), events, intents)
                 known = self._written.get(task.uid)
-                if known is None or known.reason not in _BY_CLAIM:
+                if known is None or known.reason not in _BY_CLAIM or not self._is_precise:
                     continue
                 reason = claims.get(task.uid, known.reason)
                 text = texts.with_missing_nodes(known.detail) if reason == _UNSCHEDULABLE else known.detail
@@ -123,7 +134,7 @@ class PodConditions:
 
         A pod whose refusal is an event of its own gets no second one with the same text. A gang without all its pods is
         reported after a grace period (`is_early`); its conditions are written at once. The API server writes those of
-        pods with scheduling gates.
+        pods with scheduling gates; the queue allocation gate of a pod with quota is removed.
         """
         if is_early and not self._is_precise:
             return
@@ -131,6 +142,9 @@ class PodConditions:
         gated = [task for task in job.gated.values() if task.unsupported and not task.gates]
         for task in sorted((*job.pending.values(), *gated), key=lambda task: task.name):
             outcome, known = session.results.outcome_of(task.uid), self._written.get(task.uid)
+            if task.gates:
+                self._ungate(session, job, task, self._reason(session, job, task), events, intents)
+                continue
             reason = self._reason(session, job, task) if self._is_precise else ""
             if outcome is None or (outcome.kind == "refused" and not outcome.message):
                 repeats = known is not None and known.reported and reason in (known.reason, "")
@@ -154,6 +168,16 @@ class PodConditions:
             if not is_early and not events.has_own_event(job, task, message):
                 events.emit(session, intents, reference(task), "Warning", reasons.FAILED_SCHEDULING.code, message,
                             slot="pod", normalise=True)  # fmt: skip
+
+    def _ungate(
+        self, session: Session, job: Job, task: Task, reason: str, events: SessionEvents, intents: list[Intent]
+    ) -> None:
+        """Removes the queue allocation gate of a pod without a node, if it has quota: once."""
+        if reason not in _ADMITTED or task.uid in self._ungated:
+            return
+        self._ungated.add(task.uid)
+        intents.append(RemoveGate(task.namespace, task.name, task.uid))
+        report_ungated(session, reference(task), job.queue, events, intents)
 
     def _has_expired_node(self, session: Session, task: Task, nominated: str) -> bool:
         """Whether `status.nominatedNodeName` of the pod is to be cleared."""
@@ -212,6 +236,13 @@ class PodConditions:
             return False
         node = session.nodes.by_name.get(known.node)
         return node is not None and any(other.status is TaskStatus.RELEASING for other in node.tasks.values())
+
+
+def report_ungated(session: Session, ref: ObjectRef, queue: str, events: SessionEvents, intents: list[Intent]) -> None:
+    """The event of a pod whose queue allocation gate is removed."""
+    row = reasons.GATE_REMOVED
+    message = row.render(queue=queue, gate=QUEUE_ALLOCATION_GATE)
+    events.emit(session, intents, ref, row.type, row.code, message, slot="gate")
 
 
 class _Texts:

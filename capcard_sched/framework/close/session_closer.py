@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from capcard_sched.framework.close.never_starting import NeverStarting
-from capcard_sched.framework.close.pod_conditions import PodConditions
+from capcard_sched.framework.close.pod_conditions import PodConditions, report_ungated
 from capcard_sched.framework.close.podgroups import (
     IncompleteGangs,
     MissingGroups,
@@ -106,12 +106,15 @@ class SessionCloser:
         admitted = frozenset(session.results.report.enqueued)
         unwritten = {*admitted, *session.results.report.requeued, *again}
         self._events.begin_close(session)
+        for bind in [bind for bind in session.results.binds if bind.gate]:
+            about = ObjectRef("Pod", bind.namespace, bind.name, bind.uid)
+            report_ungated(session, about, bind.queue, self._events, intents)
         for job in jobs:
             if job.uid:
                 self._close_job(session, job, intents, unwritten=job.key in unwritten, admitted=job.key in admitted)
             elif job.key in groupless or job.pending:
                 self._close_pods(session, job, intents, is_early=job.key not in groupless)
-        self._pod_conditions.renew(session, claimed, intents)
+        self._pod_conditions.renew(session, claimed, self._events, intents)
         for job in skipped:
             self._add_never_starting(session, job, intents)
         self._queue_statuses.close(session, intents)

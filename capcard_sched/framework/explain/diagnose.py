@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from capcard_sched.framework.explain.job_facts import JobFacts, shown_refusal
 from capcard_sched.framework.explain.stages import decide
 from capcard_sched.model.diagnosis import JobDiagnosis
+from capcard_sched.model.kube_groups import job_name, kube_name
 from capcard_sched.model.status import PodGroupPhase
-from capcard_sched.model.workload import display_name, is_of_vcjob, workload_of
+from capcard_sched.model.workload import KUBE_KIND, display_name, is_of_vcjob, own_name, workload_of
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import CoreSnapshot
@@ -46,7 +47,7 @@ def diagnose_job(
     return JobDiagnosis(
         namespace=job.namespace,
         workload=display_name(job).partition("/")[2],
-        pod_group=job.name if job.uid and not job.implicit else "",
+        pod_group=(kube_name(job.name) or job.name) if job.uid and not job.implicit else "",
         phase=phase_of(job, session),
         stage=found.stage,
         summary=found.summary,
@@ -96,19 +97,32 @@ def waiting_since(job: Job, session: Session) -> float:
 def find_workload(snapshot: CoreSnapshot, namespace: str, name: str) -> Job | None:
     """The job of `NAME` or `kind/NAME`; of several jobs of a workload a pending one, else the newest."""
     kind, _, plain = name.rpartition("/")
-    exact = snapshot.state.jobs.get(f"{namespace}/{plain}")
-    if exact is not None and kind in ("", "podgroup"):
+    jobs = snapshot.state.jobs
+    keys = {"": (plain, job_name(plain)), "podgroup": (plain,), KUBE_KIND: (job_name(plain),)}
+    exact = next((jobs[key] for key in (f"{namespace}/{each}" for each in keys.get(kind, ())) if key in jobs), None)
+    if exact is not None:
         return exact
     named = []
     for job in snapshot.state.jobs.values():
         if job.namespace == namespace:
-            own_kind, _, own_name = workload_of(job).partition("/")
-            if own_name == plain and (kind in ("", own_kind) or (kind == "vcjob" and is_of_vcjob(job))):
+            own_kind, _, own_plain = workload_of(job).partition("/")
+            if own_plain == plain and (kind in ("", own_kind) or (kind == "vcjob" and is_of_vcjob(job))):
                 named.append(job)
     if named:
         return max(named, key=lambda job: (bool(job.pending), job.created, job.key))
     found = find_job(snapshot, namespace, plain) if kind in ("", "pod") else None
     return found if found is None or not kind or any(task.name == plain for task in found.tasks.values()) else None
+
+
+def namesakes(snapshot: CoreSnapshot, namespace: str, name: str) -> list[str]:
+    """The jobs of a name without kind, as `kind/name`; several of one workload count once."""
+    found = {
+        own
+        for job in snapshot.state.jobs.values()
+        if job.namespace == namespace
+        and name in (own := own_name(job), own.partition("/")[2], job.name, kube_name(job.name))
+    }
+    return sorted(found)
 
 
 def find_job(snapshot: CoreSnapshot, namespace: str, name: str) -> Job | None:

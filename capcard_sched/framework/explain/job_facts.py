@@ -60,8 +60,9 @@ class JobFacts:
         """`pod`: the name of the pod, "" for all; `limits`: that of other jobs, reused; `attempt`: of the session."""
         state = snapshot.state
         self._snapshot, self._session, self.job = snapshot, session, job
-        is_of_session = attempt is not None and attempt.session is session
-        self._attempt = attempt if attempt is not None and is_of_session else ObservedAttempt(job.key)
+        #: Whether an autoscaler adds nodes: the size of the cluster is no limit.
+        self.expects_nodes = session.carry_over.expects_nodes
+        self._attempt = attempt if attempt and attempt.session is session else ObservedAttempt(job.key)
         limits = self._limits = limits or LimitReader(snapshot, CapacityReader(snapshot))
         self._capacity = limits.capacity
         self.tasks = [task for task in job.tasks.values() if not pod or task.name == pod]
@@ -70,7 +71,6 @@ class JobFacts:
         binds = {bind.uid for bind in session.results.binds}
         #: Bound by the last session, not yet on the cluster.
         self.coming = [task for task in self.tasks if task.uid in binds]
-        #: Admitted by the last session, not yet on the cluster.
         self.admitted_now = job.key in session.results.report.enqueued
         self.waiting = [task for task in session.pending_tasks(job) if not pod or task.name == pod]
         #: Of each template of pending pods.

@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 
 #: The beginning of the sentence about a job that can never start.
 NEVER: Final = "Can never start"
+#: That about a job for which an autoscaler adds nodes.
+AWAITS_NODES: Final = "Waits for nodes"
 _CORRECT: Final = "correct or remove the annotation if the pods need another amount"
 
 
 def never_causes(data: JobFacts) -> tuple[list[str], list[str]]:
-    """The causes, none of a job that may start; and further facts."""
-    unusable = _unusable_cards(data)
-    causes = [*unusable, *_over_every_limit(data), *_larger_than_nodes(data), *_larger_than_cluster(data)]
+    """The causes, none of a job that may start; and further facts. Where nodes are added, only limits of objects."""
+    unusable, of_nodes = _unusable_cards(data), [] if data.expects_nodes else _larger_than_nodes(data)
+    causes = [*unusable, *_over_every_limit(data), *of_nodes, *_larger_than_cluster(data)]
     # A card without nodes has no resource: pods that name one count as pods without cards.
     return list(dict.fromkeys(causes)), [] if unusable else _declared(data)
 
@@ -55,8 +57,8 @@ def _unusable_cards(data: JobFacts) -> list[str]:
 
 
 def _without_nodes(data: JobFacts, cards: Sequence[str]) -> str:
-    """That no node provides any of the cards; "" if one does."""
-    if any(name in data.known_cards for name in cards):
+    """That no node provides any of the cards; "" if one does, or will."""
+    if data.expects_nodes or any(name in data.known_cards for name in cards):
         return ""
     close = [found for name in cards if (found := nearest(name, data.known_cards))]
     meant = f"; did you mean {' or '.join(dict.fromkeys(close))}?" if close else ""
@@ -136,6 +138,8 @@ def _larger_than_cluster(data: JobFacts) -> list[str]:
     if refusal is None or figures is None or figures.requested <= figures.limit:
         return []
     resource, limiter = figures.resource, refusal.limiter
+    if data.expects_nodes and (limiter is None or limiter.kind == "cluster"):
+        return []
     needed, most = in_units(resource, figures.requested), amount_of(resource, in_units(resource, figures.limit))
     if limiter is not None and limiter.kind == "ResourceQuota":
         has = f"ResourceQuota {limiter.name} of namespace {data.job.namespace} allows {most}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from capcard_sched.framework.close.podgroups import refusal_of
 from capcard_sched.framework.explain import node_causes, sentences
+from capcard_sched.framework.explain.awaited import with_awaited
 from capcard_sched.framework.explain.limit_causes import StageResult, admits_nothing, not_admitted, over_limit
 from capcard_sched.framework.explain.never import NEVER, never_causes
 from capcard_sched.framework.explain.sentences import amount_of, amounts, form
@@ -41,6 +42,7 @@ def decide(data: JobFacts) -> StageResult:
         return StageResult("Unsupported", sentences.capital(data.claimed_resource))
     found = _queue_admits_nothing(data) or _never(data) or _not_admitted(data) or _without_subgroups(data)
     found = found or _not_placed(data)
+    found = with_awaited(data, found) if data.expects_nodes else found
     others = [*obstacles_of(data.job.gated.values()), *losses_of(data.tasks), *data.leaving()]
     return found._replace(facts=list(dict.fromkeys([*found.facts, *map(sentences.capital, others)])))
 

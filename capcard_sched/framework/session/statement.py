@@ -14,6 +14,7 @@ from msgspec import UNSET
 from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.plugin import Placement
 from capcard_sched.framework.session.report import TaskOutcome
+from capcard_sched.model.annotations import QUEUE_ALLOCATION_GATE
 from capcard_sched.model.intents import Bind, Evict
 from capcard_sched.model.status import TaskStatus
 
@@ -207,6 +208,7 @@ class Statement:
                         _with_devices(node) if uid in shared else (),
                         claims.get(uid) or UNSET if claims else UNSET,
                         record.job.key if record.job.key in gangs else UNSET,
+                        QUEUE_ALLOCATION_GATE if task.gates else UNSET,
                     )
                     for task, node in zip(record.tasks, record.nodes, strict=True)
                 ]

@@ -105,8 +105,8 @@ class Scene:
         return None if self.workload is None else self.edit(*self.workload)
 
     def group(self) -> Json | None:
-        """The PodGroup, where it exists and follows no workload."""
-        if self.job.implicit or self.workload is not None:
+        """The PodGroup of Volcano, where it exists and follows no workload."""
+        if not self.job.is_editable or self.workload is not None:
             return None
         return self.edit(POD_GROUP, self.job.namespace, self.job.name)
 

@@ -15,6 +15,7 @@ from capcard_sched.kube.errors import RequestError, RetryClass
 from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes import requests
 from capcard_sched.kube.writes.leadership_gate import GatedClient
+from capcard_sched.kube.writes.statuses import gate_event
 from capcard_sched.kube.writes.write_backoff import RefusedWrites, WriteBackoff
 from capcard_sched.kube.writes.write_call import (
     DONE,
@@ -75,7 +76,7 @@ class BindLock(Protocol):
 class BindCall(WriteCall):
     """A binding and the state of its attempts."""
 
-    __slots__ = ("bind", "conflicts", "gang", "needs_pre_bind", "uncertain")
+    __slots__ = ("bind", "conflicts", "gang", "has_gate", "needs_pre_bind", "uncertain")
 
     lane = "bind"
 
@@ -92,7 +93,9 @@ class BindCall(WriteCall):
         self.bind = bind
         #: The pods that are bound together with it, or not at all.
         self.gang = gang
-        #: The volumes of the pod are bound and its node is locked first.
+        #: Its queue allocation gate is removed first.
+        self.has_gate = bool(bind.gate)
+        #: The volumes of the pod are bound and its node is locked first, or its gate is removed.
         self.needs_pre_bind = needs_pre_bind
         self.conflicts = 0
         #: An earlier attempt may have been committed.
@@ -132,8 +135,10 @@ class Binder(CallWriter[BindCall]):
         self.refusals = RefusedWrites(_REFUSALS, self.clock)
 
     def needs_pre_bind(self, bind: Bind) -> bool:
-        """Whether the volumes of the pod must be bound, or its node locked, before it is bound."""
-        return self._pre_bind is not None and bool(bind.volumes or bind.node_lock or bind.claims or bind.gang)
+        """Whether the volumes of the pod must be bound, its node locked or its gate removed, before it is bound."""
+        return bool(bind.gate) or (
+            self._pre_bind is not None and bool(bind.volumes or bind.node_lock or bind.claims or bind.gang)
+        )
 
     async def attempt(self, call: BindCall) -> WriteOutcome:
         """Send the binding once, after resolving the last attempt. Raises LeadershipLost, ApiError and Unreachable."""
@@ -141,9 +146,11 @@ class Binder(CallWriter[BindCall]):
         if call.gang is not None and call.gang.failure:
             await self._undo(call)
             return WriteOutcome(WriteResult.REFUSED, message=f"another pod of the gang failed: {call.gang.failure}")
-        if call.needs_pre_bind and self._pre_bind is not None:
+        if call.needs_pre_bind:
+            await self._remove_gate(call)
             try:
-                await self._pre_bind(self._gated(call), bind)
+                if self._pre_bind is not None:
+                    await self._pre_bind(self._gated(call), bind)
             except msgspec.DecodeError as error:
                 return WriteOutcome(WriteResult.REFUSED, message=f"an object cannot be decoded: {error}")
             return WriteOutcome(WriteResult.ALLOWED)
@@ -154,6 +161,14 @@ class Binder(CallWriter[BindCall]):
             return await self._send(call)
         async with self._bind_lock(self._gated(call), bind):
             return await self._send(call)
+
+    async def _remove_gate(self, call: BindCall) -> None:
+        """Remove the queue allocation gate of the pod: the API server refuses to bind a pod with gates."""
+        if call.has_gate:
+            bind = call.bind
+            path, body = object_path("Pod", bind.namespace, bind.name), requests.gate_removal(bind.uid)
+            await self.gate.send(self.client, call.term, "PATCH", path, body=body, content_type=requests.STRATEGIC)
+            call.has_gate = False
 
     async def _send(self, call: BindCall) -> WriteOutcome:
         bind = call.bind
@@ -179,6 +194,9 @@ class Binder(CallWriter[BindCall]):
             elif result is WriteResult.REFUSED:
                 for each in call.gang.failed(message) if call.gang is not None else ():
                     self._resume(each)
+                if call.has_gate:
+                    self._keep_gate(bind, outcome)
+                    return
                 self._refuse(bind, outcome, f"execute preBind for pod {bind.name} failed: {message}, resync the task")
         elif result is WriteResult.AGAIN:
             if call.attempts >= _REPORT_AFTER and self._report(bind, _bind_text(bind, message)):
@@ -198,6 +216,13 @@ class Binder(CallWriter[BindCall]):
         self.observer.bind_failed(bind, outcome.code, outcome.message)
         self._return_to_core(bind, outcome.message, self.refusals.refused(bind.uid, outcome.wait))
         self._report(bind, text)
+
+    def _keep_gate(self, bind: Bind, outcome: WriteOutcome) -> None:
+        """Return a pod to the core whose gate is not removed: without a condition, which a gated pod has already."""
+        self.observer.bind_failed(bind, outcome.code, outcome.message)
+        self._return_to_core(bind, outcome.message, self.refusals.refused(bind.uid, outcome.wait))
+        if self.refusals.is_new(bind.uid, outcome.message):
+            self.context.submit([gate_event(bind, outcome.message)])
 
     def _return_to_core(self, bind: Bind, message: str, wait: float) -> None:
         self.context.deliver(0.0, BindFailed(bind.namespace, bind.name, bind.uid, message, wait))

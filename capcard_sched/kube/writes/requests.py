@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from capcard_sched.model.annotations import FENCE
+from capcard_sched.model.annotations import FENCE, QUEUE_ALLOCATION_GATE
 from capcard_sched.model.involved_object import involved_object
 from capcard_sched.model.kube_groups import INITIALLY_SCHEDULED
 
@@ -73,6 +73,12 @@ def pod_conditions(uid: str, conditions: tuple[PodConditionObject, ...], nominat
     if nominated_node is not None:
         status["nominatedNodeName"] = nominated_node or None
     return _encode({"metadata": {"uid": uid}, "status": status})
+
+
+def gate_removal(uid: str) -> bytes:
+    """A strategic merge patch that removes the queue allocation gate of a pod, if it is there."""
+    gate = {"$patch": "delete", "name": QUEUE_ALLOCATION_GATE}
+    return _encode({"metadata": {"uid": uid} if uid else {}, "spec": {"schedulingGates": [gate]}})
 
 
 def group_status(update: UpdatePodGroup) -> bytes:

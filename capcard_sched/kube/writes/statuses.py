@@ -14,10 +14,14 @@ from capcard_sched.kube.writes import requests
 from capcard_sched.kube.writes.lru import Lru
 from capcard_sched.kube.writes.write_backoff import WriteBackoff
 from capcard_sched.kube.writes.write_call import DONE, CallWriter, WriteCall, WriteOutcome, WriteResult
+from capcard_sched.model.annotations import QUEUE_ALLOCATION_GATE
 from capcard_sched.model.intents import (
     AnnotateNode,
     AnnotatePodGroup,
     AnnotateQueue,
+    EmitEvent,
+    ObjectRef,
+    RemoveGate,
     UpdatePodCondition,
     UpdatePodGroup,
     UpdateQueueStatus,
@@ -25,12 +29,14 @@ from capcard_sched.model.intents import (
 from capcard_sched.model.kinds import KIND_BY_NAME
 from capcard_sched.model.kube_groups import KUBE_GROUP, kube_condition, kube_name, unschedulable_text
 from capcard_sched.model.objects import PodConditionObject
+from capcard_sched.model.reasons import GATE_NOT_REMOVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from capcard_sched.kube.writes.status_rate_limiter import StatusRateLimiter
     from capcard_sched.kube.writes.write_call import WriterContext
+    from capcard_sched.model.intents import Bind
 
 #: Path of the API group.
 _GROUP: Final = KIND_BY_NAME["Queue"].api
@@ -95,9 +101,19 @@ class StatusDiscovery:
 
 
 StatusIntent: TypeAlias = (
-    UpdatePodGroup | AnnotatePodGroup | UpdateQueueStatus | AnnotateQueue | AnnotateNode | UpdatePodCondition
+    UpdatePodGroup
+    | AnnotatePodGroup
+    | UpdateQueueStatus
+    | AnnotateQueue
+    | AnnotateNode
+    | UpdatePodCondition
+    | RemoveGate
 )
 _ANNOTATIONS: Final = (AnnotatePodGroup, AnnotateQueue, AnnotateNode)
+#: Writes to objects themselves, not to a subresource.
+_OF_OBJECTS: Final = (*_ANNOTATIONS, RemoveGate)
+#: Status of a write without the right to it.
+_FORBIDDEN: Final = 403
 #: Intent to the kind of write; of annotations that of the object comes before `Annotations`.
 _WRITES: Final[dict[type, str]] = {
     UpdatePodGroup: "PodGroup",
@@ -105,6 +121,7 @@ _WRITES: Final[dict[type, str]] = {
     UpdateQueueStatus: "QueueStatus",
     AnnotateQueue: "QueueAnnotations",
     AnnotateNode: "NodeAnnotations",
+    RemoveGate: "PodGate",
 }
 #: Kind of write, then namespace and name, or uid, of the object.
 StatusKey: TypeAlias = tuple[str, str, str]
@@ -134,6 +151,13 @@ def key_of(intent: StatusIntent) -> StatusKey:
 def condition_key(uid: str) -> StatusKey:
     """The key of a pod's condition."""
     return ("PodCondition", "", uid)
+
+
+def gate_event(pod: RemoveGate | Bind, message: str) -> EmitEvent:
+    """The event of a pod that keeps its queue allocation gate. `message`: the response of the API server."""
+    text = GATE_NOT_REMOVED.render(gate=QUEUE_ALLOCATION_GATE, detail=message)
+    about = ObjectRef("Pod", pod.namespace, pod.name, pod.uid)
+    return EmitEvent(about, GATE_NOT_REMOVED.type, GATE_NOT_REMOVED.code, text)
 
 
 class StatusCall(WriteCall):
@@ -196,9 +220,12 @@ class Statuses(CallWriter[StatusCall]):
         return (_AWAY_BACKOFF if away else self.backoff).wait(call.attempts, outcome.wait)
 
     def end(self, call: StatusCall, outcome: WriteOutcome) -> None:
-        """Start the interval of the rate limit."""
+        """Start the interval of the rate limit; report a gate that is not removed, once."""
+        intent = call.intent
         if outcome.result is WriteResult.DONE:
-            self._limiter.record(call.key, call.intent, self.clock())
+            self._limiter.record(call.key, intent, self.clock())
+        elif isinstance(intent, RemoveGate) and outcome.code == _FORBIDDEN and call.attempts == 1:
+            self.context.submit([gate_event(intent, outcome.message)])
 
     async def attempt(self, call: StatusCall) -> WriteOutcome:
         """Send the latest value. Raises LeadershipLost, ApiError, Unreachable and DecodeError."""
@@ -209,6 +236,10 @@ class Statuses(CallWriter[StatusCall]):
             return await self._write_group(intent, call.term)
         if isinstance(intent, UpdateQueueStatus):
             return await self._write_queue(intent, call.term)
+        if isinstance(intent, RemoveGate):
+            path = object_path("Pod", intent.namespace, intent.name)
+            await self._patch(path, requests.gate_removal(intent.uid), call.term, requests.STRATEGIC)
+            return DONE
         kind, namespace, name = call.key
         body = requests.annotation_changes(intent.annotations, getattr(intent, "uid", ""))
         await self._patch(object_path(kind.removesuffix("Annotations"), namespace, name), body, call.term)
@@ -291,7 +322,7 @@ class Statuses(CallWriter[StatusCall]):
         found, again = error.retry_class, not self._is_outdated(call)
         if found is RetryClass.ABSENT:
             # The object is gone, or only its subresource.
-            again = not is_condition and not isinstance(call.intent, _ANNOTATIONS) and self._discovery.invalidate()
+            again = not is_condition and not isinstance(call.intent, _OF_OBJECTS) and self._discovery.invalidate()
         elif found is RetryClass.REFUSED:
             again = not is_condition and not error.is_uid_mismatch
         return WriteOutcome.of(WriteResult.AGAIN if again else WriteResult.REFUSED, error)

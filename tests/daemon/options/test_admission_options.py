@@ -8,6 +8,7 @@ from cyclopts import App
 from capcard_sched.admission.queues import QueueRules
 from capcard_sched.cli.run import admission
 from capcard_sched.daemon.admission.options import AdmissionOptions
+from capcard_sched.daemon.compat_flags import QUEUE_GATE
 
 
 def parse(*words: str) -> AdmissionOptions:
@@ -58,15 +59,20 @@ def test_further_flags_have_their_effect() -> None:
 
 
 def test_a_flag_without_effect_has_its_reason() -> None:
-    options = parse(
-        "--webhook-url=https://a", "--enable-healthz=false", "--feature-gates=SchedulingGatesQueueAdmission=true"
-    )
+    options = parse("--webhook-url=https://a", "--enable-healthz=false", "--feature-gates=UnschedulableJobCache=false")
     assert options.problems() == []
     assert sorted(options.given()) == [
         "--enable-healthz",
         "--feature-gates",
         "--webhook-url",
     ]
+
+
+@pytest.mark.parametrize("value, is_on", [("true", True), ("false", False), ("1", True), ("", False)])
+def test_a_feature_gate_adds_the_queue_allocation_gate(value: str, is_on: bool) -> None:
+    options = parse(*([f"--feature-gates={QUEUE_GATE}={value}"] if value else []))
+    assert options.ignored.is_on(QUEUE_GATE) is is_on
+    assert options.given() == {}
 
 
 @pytest.mark.parametrize(

@@ -409,6 +409,11 @@ def test_a_wrong_command_line_is_one_line_and_exit_status_2(
     assert capsys.readouterr().err == f"error: {problem}\n"
 
 
+def test_the_queue_allocation_gate_is_removed_whatever_the_flag() -> None:
+    gates = parse("--feature-gates=SchedulingGatesQueueAdmission=false").ignored.given()["--feature-gates"]
+    assert gates.startswith("SchedulingGatesQueueAdmission=false: the scheduler always removes")
+
+
 def test_the_flags_of_newer_releases_are_accepted() -> None:
     options = parse(
         *("--scheduler-sharding-mode=none", "--scheduler-sharding-name=a", "--gate-removal-worker-num=10"),
@@ -418,11 +423,7 @@ def test_the_flags_of_newer_releases_are_accepted() -> None:
     )
     assert options.problems() == []
     assert (options.resource_sync_timeout, options.disable_default_scheduler_config) == (60.0, True)
-    gates = options.ignored.given()["--feature-gates"]
-    assert gates.startswith("SchedulingGatesQueueAdmission=true: pods keep the scheduling gate")
-    assert "UnschedulableJobCache" not in gates
     assert sorted(options.ignored.given()) == [
-        "--feature-gates",
         "--gate-removal-worker-num",
         "--scheduler-sharding-name",
         "--unschedulable-job-cache-max-skip-duration",

@@ -56,9 +56,9 @@ class Admission:
                 path = hook["clientConfig"].pop("service")["path"]
                 hook["clientConfig"]["url"] = f"https://127.0.0.1:{self.port}{path}"
 
-    async def start(self) -> None:
-        """Start a process, on the same ports as the former one, and wait until it is ready."""
-        self._command = self._command or await self._words()
+    async def start(self, *flags: str) -> None:
+        """Start a process, on the same ports as the former one, and wait until it is ready. `flags`: further ones."""
+        self._command = [*(self._command or await self._words()), *flags]
         self._process = spawn(self._command, log=self._folder / "admission.log")
         await self.cluster.wait_until(self._ready, "the admission server to be ready", within=90)
 

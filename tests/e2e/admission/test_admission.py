@@ -20,11 +20,13 @@ from cryptography import x509
 from capcard_sched.daemon.admission.certificates import ServingCertificate, ensure_certificate, renewed
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import load_connection
-from capcard_sched.model.annotations import CARD_QUOTA
+from capcard_sched.model.annotations import CARD_QUOTA, QUEUE_ALLOCATION_GATE
 from tests.controlplane.cluster import Cluster, RequestError
 from tests.controlplane.controlplane import ControlPlane
-from tests.controlplane.manifests import Manifest, deployment, plain, pod, pod_group, queue
+from tests.controlplane.manifests import Manifest, deployment, gpu_node, plain, pod, pod_group, queue
 from tests.e2e.admission.server import NAME, Admission
+from tests.e2e.daemons import Daemon
+from tests.e2e.expectations import until, until_bound
 from tests.e2e.rbac.installed import SYSTEM, Audit
 from tests.manifests.documents import overlay
 
@@ -101,6 +103,38 @@ async def test_malformed_objects_are_rejected_with_field_cause_and_accepted_form
         await cluster.patch("jobs.batch.volcano.sh", "train", {"spec": {"queue": "default"}})
     with pytest.raises(RequestError, match="`default` queue can not be deleted"):
         await cluster.delete("queues", "default")
+
+
+@pytest.mark.compat
+async def test_a_pod_that_asks_for_it_gets_the_queue_gate_until_its_queue_admits_it(
+    cluster: Cluster, admission: Admission, tmp_path: Path
+) -> None:
+    admission.kill()
+    await admission.start("--feature-gates=SchedulingGatesQueueAdmission=true")
+    asked = {QUEUE_ALLOCATION_GATE: "true"}
+    await cluster.create(queue("team", cards={"A10": 1}))
+    await cluster.create(gpu_node("n1", "A10", 8))
+    card = {"cpu": "1", "nvidia.com/gpu": "1"}
+    gate, misspelt = [{"name": QUEUE_ALLOCATION_GATE}], {QUEUE_ALLOCATION_GATE: "True"}
+
+    async def gates_of(name: str, notes: dict[str, str], **spec: Any) -> Any:
+        made = await cluster.create(pod(name, queue="team", cards="A10", requests=card, annotations=notes, **spec))
+        return made["spec"].get("schedulingGates")
+
+    for notes, spec in ((misspelt, {}), (asked, {"schedulerName": "default-scheduler"})):
+        assert await gates_of("other", notes, **spec) is None
+        await cluster.delete("pods", "other")
+    assert await gates_of("first", asked) == gate
+    async with Daemon(cluster.control_plane.kubeconfig, tmp_path):
+        await until_bound(cluster, {"first"})
+        await until(cluster, "events", reason="SchedulingGateRemoved")
+        assert await gates_of("second", asked) == gate
+        await until(cluster, "events", reason="InsufficientScalarQuota")
+        second = await cluster.get("pods", "second")
+        assert second["spec"]["schedulingGates"] == gate
+        assert [row["reason"] for row in second["status"]["conditions"]] == ["SchedulingGated"]
+        await cluster.delete("pods", "first")
+        await until_bound(cluster, {"second"})
 
 
 async def eventually_accepted(cluster: Cluster, manifest: Manifest) -> None:

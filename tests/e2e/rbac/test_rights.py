@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from capcard_sched.kube.kinds import KINDS, WatchedKind
-from capcard_sched.model.annotations import CARD_ALLOCATED
+from capcard_sched.model.annotations import CARD_ALLOCATED, QUEUE_ALLOCATION_GATE
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
@@ -114,6 +114,8 @@ async def _work(
         await lost.struck()
         await _volumes(cluster)
         await _devices(cluster)
+        await cluster.create(pod("gated", schedulingGates=[{"name": QUEUE_ALLOCATION_GATE}]))
+        await until_bound(cluster, {"gated"})
         await cluster.patch("pods", "fits-0", {"metadata": {"labels": {"test/evict": "now"}}})
         await until(cluster, "pods", "fits-0", count=0)
         first.signal(signal.SIGUSR2)

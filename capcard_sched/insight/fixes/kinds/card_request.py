@@ -28,7 +28,7 @@ class CardRequestFix(FixKind):
     def propose(self, situation: Situation) -> Iterator[Candidate]:
         """While it represents pods that are not created yet."""
         declared = situation.job.annotations.get(CARD_REQUEST)
-        if not situation.job.tasks and declared is not None:
+        if situation.job.is_editable and not situation.job.tasks and declared is not None:
             yield (ProposedChange("CardRequest", situation.target, declared),)
 
     def edit(self, change: ProposedChange, scene: Scene) -> None:
