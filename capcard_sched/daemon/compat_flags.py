@@ -47,7 +47,7 @@ GATES: Final = {
     "UnschedulableJobCache": Gate(
         "a waiting job is always skipped until an input of its attempt changes", default=True
     ),
-    "QueueScopedOvercommit": Gate("the overcommit factor of a queue is not read", is_refused=True),
+    "QueueScopedOvercommit": Gate("the overcommit factor of a queue always applies", default=True),
     "NamespaceQueue": Gate("jobs of NamespaceQueues stay pending", is_refused=True),
 }
 #: The values of a gate, in Go's spellings.

@@ -91,6 +91,12 @@ QUEUE_NOT_OPEN_RECLAIM = Reason(
 # --- quota and admission plugins (event reason is always `Unschedulable`) -------------------------------------------
 CLUSTER_OVERUSED = Reason("Unschedulable", "resource in cluster is overused{dimensions}", "Normal")
 QUEUE_QUOTA_INSUFFICIENT = Reason("Unschedulable", "queue resource quota insufficient{dimensions}", "Normal")
+QUEUE_OVERCOMMIT_EXCEEDED = Reason(
+    "Unschedulable", "overcommit factor of queue {queue} is exhausted{dimensions}", "Normal"
+)
+OVERCOMMIT_FACTOR_INVALID = Reason(
+    "Unschedulable", "annotation volcano.sh/overcommit-factor of queue {queue} is {value}; accepted: {form}", "Normal"
+)
 RESOURCE_QUOTA_INSUFFICIENT = Reason(
     "Unschedulable", "resource quota insufficient, requested: {requested}, used: {used}, limited: {limited}", "Normal"
 )

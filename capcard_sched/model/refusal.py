@@ -58,12 +58,12 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 class Limiter(msgspec.Struct, frozen=True):
-    """The object whose limit refuses, where it is no queue."""
+    """The object whose limit refuses, where it is no quota of a queue."""
 
-    #: `ResourceQuota`, or `cluster` for limits that follow from its total.
-    kind: Literal["ResourceQuota", "cluster"]
+    #: `ResourceQuota`, `cluster` for limits that follow from its total, `Queue` for its overcommit factor.
+    kind: Literal["ResourceQuota", "cluster", "Queue"]
     name: str = ""
-    #: Of `cluster`: the multiple of the total that is admitted.
+    #: Of `cluster` and `Queue`: the multiple of the amounts that is admitted.
     factor: float = 1.0
 
 

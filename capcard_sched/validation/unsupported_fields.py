@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from capcard_sched.model.annotations import OVERCOMMIT_FACTOR
 from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.kube_groups import KubeGroupSpec, held_text
 from capcard_sched.validation.checks import Finding
@@ -23,7 +22,6 @@ _FIELDS: Final = {
     ),
     "Queue": (
         ("spec allowedNamespaces", "NamespaceQueues are not supported: none attaches to the queue", "no value"),
-        (f"metadata annotations {OVERCOMMIT_FACTOR}", "overcommit is not limited per queue", "no annotation"),
         ("spec extendClusters", "jobs are not dispatched to other clusters", "no value"),
     ),
 }

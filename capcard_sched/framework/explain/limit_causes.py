@@ -77,7 +77,8 @@ def not_admitted(data: JobFacts, refusal: Refusal) -> StageResult:
         most = f"{amount_of(resource, limit)} that {refusal.plugin} admits"
         if refusal.limiter.factor != 1:
             most += f" (factor {refusal.limiter.factor:g})"
-        return StageResult("NotAdmitted", f"{needs}, and the cluster has {left} left of the {most}: {split}")
+        holder = f"queue {refusal.limiter.name}" if refusal.limiter.kind == "Queue" else "the cluster"
+        return StageResult("NotAdmitted", f"{needs}, and {holder} has {left} left of the {most}: {split}")
     owner = data.named_queue(refusal.queue)
     if not data.is_own_limit(refusal, figures):
         return StageResult("NotAdmitted", f"{needs}, and {data.given_by(refusal.queue, figures, refusal)}: {split}")

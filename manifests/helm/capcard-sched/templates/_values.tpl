@@ -12,7 +12,7 @@
 {{- end -}}
 {{- range $name := list "scheduler_feature_gates" "admission_feature_gates" -}}
 {{- $gates := get $custom $name | default "" | toString -}}
-{{- with regexFind "(NamespaceQueue|QueueScopedOvercommit) *= *([tT]([rR][uU][eE])?|1)" $gates -}}
+{{- with regexFind "NamespaceQueue *= *([tT]([rR][uU][eE])?|1)" $gates -}}
 {{- fail (printf "custom.%s: %s is not supported; accepted: the gate without a value or with false" $name .) -}}
 {{- end -}}
 {{- end -}}
