@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from capcard_sched.admission.namespace_queues import check_allowed
 from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, AdmissionResult, JsonPatch
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
@@ -94,6 +95,8 @@ def check_queue_object(
     if quota is not None:
         findings += check_card_quota(quota, "the queue is rejected" if old is None else "the change is rejected")
     findings += _check_overcommit(spec, old, annotations)
+    if old is None or as_map(old.get("spec")).get("allowedNamespaces") != spec.get("allowedNamespaces"):
+        findings += check_allowed(object_name(obj), spec, view)
     findings += _check_lowered(obj, old)
     findings += check_spelling(annotations)
     return AdmissionResult(tuple(findings))
@@ -117,7 +120,7 @@ def check_queue_deletion(name: str, view: ClusterView, rules: QueueRules = DEFAU
     if pods:
         message = f"queue {name} cannot be deleted because it has allocated Pods: {pods}"
         return AdmissionResult((Finding("error", "", message, "a queue without allocated pods"),))
-    children = view.children(name)
+    children = [*view.children(name), *view.namespace_queues_below(name)]
     if not children:
         return AdmissionResult()
     message = f"queue {name} can not be deleted because it has {len(children)} child queues: {', '.join(children)}"

@@ -55,12 +55,13 @@ _FOREIGN: Final = {
     ("flow.volcano.sh", "JobFlow"): "flow.volcano.sh/v1alpha1/jobflows",
     ("flow.volcano.sh", "JobTemplate"): "flow.volcano.sh/v1alpha1/jobtemplates",
     ("training.volcano.sh", "HyperJob"): "training.volcano.sh/v1alpha1/hyperjobs",
-    ("scheduling.volcano.sh", "NamespaceQueue"): "scheduling.volcano.sh/v1beta1/namespacequeues",
     ("shard.volcano.sh", "NodeShard"): "shard.volcano.sh/v1alpha1/nodeshards",
     ("config.volcano.sh", "ColocationConfiguration"): "config.volcano.sh/v1alpha1/colocationconfigurations",
 }
 #: Kinds that `check` reads of a live cluster.
-_READ: Final = ("Queue", "PriorityClass", "Node", "HyperNode", "Numatopology", "PodGroup", "Job", "CronJob")
+_READ: Final = (
+    *("Queue", "NamespaceQueue", "PriorityClass", "Node", "HyperNode", "Numatopology", "PodGroup", "Job", "CronJob"),
+)
 
 
 class MigrationReason(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -153,6 +153,7 @@ class ObjectRef(msgspec.Struct, frozen=True, order=True):
         "Pod",
         "PodGroup",
         "Queue",
+        "NamespaceQueue",
         "Job",
         "Job.batch/v1",
         "CronJob",

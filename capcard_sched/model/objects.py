@@ -362,6 +362,8 @@ class QueueSpec(ApiStruct, frozen=True):
     guarantee: Guarantee | None = None
     affinity: QueueAffinity | None = None
     dequeue_strategy: str | None = None
+    #: Namespaces whose NamespaceQueues may have the queue as parent.
+    allowed_namespaces: tuple[str, ...] | None = None
 
 
 class QueueStatus(ApiStruct, frozen=True):

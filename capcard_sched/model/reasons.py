@@ -129,7 +129,8 @@ QUEUE_SHARES_EXCEEDED = Reason(
 QUEUE_NOT_LEAF = Reason("QueueNotLeaf", "Queue <{queue}> is not a leaf queue")
 
 # --- the framework itself -------------------------------------------------------------------------------------------
-QUEUE_NOT_FOUND = Reason("QueueNotFound", "Queue <{queue}> does not exist")
+QUEUE_NOT_FOUND = Reason("QueueNotFound", "{problem}")
+QUEUE_NOT_READY = Reason("QueueNotReady", "NamespaceQueue <{queue}> is not ready: {cause}")
 PODGROUP_NOT_FOUND = Reason("PodGroupNotFound", "PodGroup <{namespace}/{name}> does not exist")
 CONF_REJECTED = Reason(
     "InvalidSchedulerConf",

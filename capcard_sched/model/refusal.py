@@ -18,6 +18,7 @@ _BY_REASON: Final[dict[str, Reason]] = {
     reasons.UNSUPPORTED_FEATURE.code: reasons.POD_GANG_PENDING,
     reasons.QUEUE_NAMESPACE_DENIED.code: reasons.POD_QUOTA_PENDING,
     reasons.QUEUE_ACCEPTS_NO_JOBS.code: reasons.POD_QUOTA_PENDING,
+    reasons.QUEUE_NOT_READY.code: reasons.POD_QUOTA_PENDING,
     reasons.QUEUE_NOT_FOUND.code: reasons.POD_QUOTA_PENDING,
     reasons.HYPER_NODES_NOT_READY.code: reasons.POD_PREREQUISITE_PENDING,
     reasons.NO_SUCH_TIER.code: reasons.POD_PREREQUISITE_PENDING,

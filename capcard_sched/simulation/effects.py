@@ -9,7 +9,6 @@ import msgspec
 from capcard_sched.controllers.objects import (
     POD,
     POD_GROUP,
-    QUEUE,
     JsonObject,
     annotations_of,
     key_of,
@@ -38,6 +37,7 @@ from capcard_sched.model.kube_groups import (
     kube_name,
     unschedulable_text,
 )
+from capcard_sched.model.namespace_queues import queue_ref
 from capcard_sched.model.pod_facts import group_of
 from capcard_sched.model.reasons import POD_SCHEDULED
 from capcard_sched.simulation.kinds import NODE
@@ -99,12 +99,14 @@ class IntentExecutor:
                 conditions = [msgspec.to_builtins(condition) for condition in intent.conditions] or None
                 self._patch(POD_GROUP, intent, {"status": {"phase": intent.phase, **counts, "conditions": conditions}})
             case UpdateQueueStatus():
-                stale = dict.fromkeys(status(self._meant(QUEUE, intent) or {}).get("allocated") or {})
-                self._patch(QUEUE, intent, {"status": {"allocated": {**stale, **intent.allocated}}})
+                kind = queue_ref(intent.name).kind
+                stale = dict.fromkeys(status(self._meant(kind, intent) or {}).get("allocated") or {})
+                self._patch(kind, intent, {"status": {"allocated": {**stale, **intent.allocated}}})
             case AnnotatePodGroup():
                 self._patch(POD_GROUP, intent, {"metadata": {"annotations": dict(intent.annotations)}})
             case AnnotateQueue():
-                self._patch(QUEUE, intent, {"metadata": {"annotations": dict(intent.annotations)}})
+                kind = queue_ref(intent.name).kind
+                self._patch(kind, intent, {"metadata": {"annotations": dict(intent.annotations)}})
             case _:
                 pass  # AnnotateNode: no device plugin takes part in a handshake here.
 
@@ -124,7 +126,8 @@ class IntentExecutor:
     def _meant(self, kind: str, intent: _AboutObject) -> JsonObject | None:
         """The object of an intent; None when it is gone, or another one has its name."""
         if isinstance(intent, _OfQueue):
-            return self._store.get(kind, "", intent.name)
+            ref = queue_ref(intent.name)
+            return self._store.get(ref.kind, ref.namespace, ref.name)
         found = self._store.get(kind, intent.namespace, intent.name)
         return found if found is not None and (not intent.uid or meta(found)["uid"] == intent.uid) else None
 

@@ -20,10 +20,7 @@ _FIELDS: Final = {
     "PodGroup": (
         ("spec topologyAffinity", "affinity between groups is not supported: groups may share a HyperNode", "no value"),
     ),
-    "Queue": (
-        ("spec allowedNamespaces", "NamespaceQueues are not supported: none attaches to the queue", "no value"),
-        ("spec extendClusters", "jobs are not dispatched to other clusters", "no value"),
-    ),
+    "Queue": (("spec extendClusters", "jobs are not dispatched to other clusters", "no value"),),
 }
 
 

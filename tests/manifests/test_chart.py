@@ -437,8 +437,6 @@ def test_metrics_are_open_to_the_namespace_with_the_given_labels_only(helm: Path
         ({"custom": {"agent_scheduler_enable": True}}, "custom.agent_scheduler_enable: true is not supported"),
         ({"custom": {"scheduler_sharding_mode": "hard"}}, "custom.scheduler_sharding_mode: hard is not supported"),
         ({"custom": {"scheduler_sharding_mode": "soft", "sharding_configmap_data": "a: b"}}, "soft is not supported"),
-        ({"custom": {"scheduler_feature_gates": "A=true,NamespaceQueue=true"}}, "NamespaceQueue=true is not supported"),
-        ({"custom": {"admission_feature_gates": "NamespaceQueue=1"}}, "custom.admission_feature_gates"),
         ({"custom": {"scheduler_replicas": "two"}}, "scheduler_replicas"),
         ({"custom": {"scheduler_replicas": -1}}, "scheduler_replicas"),
         ({"custom": {"scheduler_name": []}}, "scheduler_name"),

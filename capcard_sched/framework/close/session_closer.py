@@ -31,8 +31,8 @@ from capcard_sched.model.intents import (
     ObjectRef,
     UpdatePodGroup,
 )
+from capcard_sched.model.namespace_queues import missing_text
 from capcard_sched.model.objects import PodGroupCondition
-from capcard_sched.model.queue import NAMESPACE_QUEUES, names_namespace_queue
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import PodGroupPhase, TaskStatus
 from capcard_sched.model.timestamps import format_timestamp
@@ -141,9 +141,7 @@ class SessionCloser:
         for key in sorted(session.state.orphans):
             job = session.state.orphans[key]
             row = reasons.QUEUE_NOT_FOUND
-            text = row.render(queue=job.queue)
-            if names_namespace_queue(job.queue):
-                text = f"{text}: {NAMESPACE_QUEUES}"
+            text = row.render(problem=missing_text(job.queue))
             session.refuse(job, Refusal("session", "", row.code, text, queue=job.queue, event=True, pods_too=True))
         row = reasons.UNSUPPORTED_FEATURE
         for key, text in sorted(session.state.held.items()):

@@ -12,6 +12,7 @@ from capcard_sched.framework.session.snapshot import Snapshot
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.job import Job, Task
+from capcard_sched.model.namespace_queues import queue_ref
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.refusal import Refusal
 
@@ -60,7 +61,7 @@ def reference(subject: Subject) -> ObjectRef:
     if isinstance(subject, Job):
         return ObjectRef("PodGroup", subject.namespace, subject.name, subject.uid)
     if isinstance(subject, Queue):
-        return ObjectRef("Queue", "", subject.name)
+        return queue_ref(subject.name)
     return ObjectRef("Node", "", subject.name)
 
 

@@ -24,6 +24,7 @@ from capcard_sched.model.intents import (
 )
 from capcard_sched.model.kinds import KIND_BY_NAME
 from capcard_sched.model.kube_groups import KUBE_GROUP, kube_condition, kube_name, unschedulable_text
+from capcard_sched.model.namespace_queues import queue_ref
 from capcard_sched.model.objects import PodConditionObject
 
 if TYPE_CHECKING:
@@ -210,6 +211,9 @@ class Statuses(CallWriter[StatusCall]):
         if isinstance(intent, UpdateQueueStatus):
             return await self._write_queue(intent, call.term)
         kind, namespace, name = call.key
+        if isinstance(intent, AnnotateQueue):
+            ref = queue_ref(intent.name)
+            kind, namespace, name = ref.kind, ref.namespace, ref.name
         body = requests.annotation_changes(intent.annotations, getattr(intent, "uid", ""))
         await self._patch(object_path(kind.removesuffix("Annotations"), namespace, name), body, call.term)
         return DONE
@@ -274,8 +278,9 @@ class Statuses(CallWriter[StatusCall]):
         return DONE
 
     async def _write_queue(self, intent: UpdateQueueStatus, term: int) -> WriteOutcome:
-        sub = "status" if await self._discovery.has_status("queues") else ""
-        path = object_path("Queue", "", intent.name, sub)
+        ref = queue_ref(intent.name)
+        sub = "status" if await self._discovery.has_status(KIND_BY_NAME[ref.kind].resource) else ""
+        path = object_path(ref.kind, ref.namespace, ref.name, sub)
         body = requests.queue_status(intent.allocated)
         status = _status_in(await self._patch(path, body, term))
         # A merge patch keeps resources that it does not name, such as unused ones.
