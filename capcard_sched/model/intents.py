@@ -126,6 +126,15 @@ class AnnotateNode(_Intent, frozen=True):
     annotations: dict[str, str | None]
 
 
+class WriteConfigMap(_Intent, frozen=True):
+    """Create a ConfigMap, or set keys and labels of it."""
+
+    namespace: str
+    name: str
+    data: dict[str, str]
+    labels: dict[str, str] = {}
+
+
 class AnnotatePodGroup(_Intent, frozen=True):
     """Merge annotations into a PodGroup; None removes a key."""
 
@@ -195,6 +204,7 @@ Intent: TypeAlias = (
     | UpdateQueueStatus
     | AnnotateQueue
     | AnnotateNode
+    | WriteConfigMap
     | UpdatePodCondition
     | EmitEvent
 )

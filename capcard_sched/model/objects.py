@@ -389,8 +389,6 @@ class NamespaceObject(ApiStruct, frozen=True, tag="Namespace", tag_field="kind")
 
 
 class ConfigMapObject(ApiStruct, frozen=True, tag="ConfigMap", tag_field="kind"):
-    """A ConfigMap with settings of a device plugin."""
-
     metadata: ObjectMeta = ObjectMeta()
     data: dict[str, str] | None = None
 

@@ -97,6 +97,11 @@ QUEUE_OVERCOMMIT_EXCEEDED = Reason(
 OVERCOMMIT_FACTOR_INVALID = Reason(
     "Unschedulable", "annotation volcano.sh/overcommit-factor of queue {queue} is {value}; accepted: {form}", "Normal"
 )
+FAIR_SHARE_USED = Reason(
+    "Unschedulable",
+    "namespace {namespace} holds {running} {resource} of its fair share of {share} in queue {queue}",
+    "Normal",
+)
 RESOURCE_QUOTA_INSUFFICIENT = Reason(
     "Unschedulable", "resource quota insufficient, requested: {requested}, used: {used}, limited: {limited}", "Normal"
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import msgspec
 
 from capcard_sched.controllers.objects import (
+    CONFIG_MAP,
     POD,
     POD_GROUP,
     JsonObject,
@@ -29,7 +30,9 @@ from capcard_sched.model.intents import (
     UpdatePodCondition,
     UpdatePodGroup,
     UpdateQueueStatus,
+    WriteConfigMap,
 )
+from capcard_sched.model.kinds import CORE_API
 from capcard_sched.model.kube_groups import (
     INITIALLY_SCHEDULED,
     KUBE_GROUP,
@@ -107,8 +110,18 @@ class IntentExecutor:
             case AnnotateQueue():
                 kind = queue_ref(intent.name).kind
                 self._patch(kind, intent, {"metadata": {"annotations": dict(intent.annotations)}})
+            case WriteConfigMap():
+                self._write_config_map(intent)
             case _:
                 pass  # AnnotateNode: no device plugin takes part in a handshake here.
+
+    def _write_config_map(self, intent: WriteConfigMap) -> None:
+        content: JsonObject = {"metadata": {"labels": dict(intent.labels)}, "data": dict(intent.data)}
+        if self._store.get(CONFIG_MAP, intent.namespace, intent.name) is not None:
+            self._store.patch(CONFIG_MAP, intent.namespace, intent.name, content)
+            return
+        metadata = {"namespace": intent.namespace, "name": intent.name, **content["metadata"]}
+        self._store.create(CONFIG_MAP, {"apiVersion": CORE_API, "kind": CONFIG_MAP, **content, "metadata": metadata})
 
     def _condition_of_kube_group(self, intent: UpdatePodGroup) -> None:
         group = self._store.get(KUBE_GROUP, intent.namespace, kube_name(intent.name))

@@ -126,6 +126,7 @@ class SessionCloser:
             self._add_never_starting(session, job, intents)
         self._queue_statuses.close(session, intents)
         intents += [AnnotateNode(name, dict(notes)) for name, notes in sorted(session.node_annotations.items())]
+        intents += [intent for _, intent in sorted(session.config_map_writes.items())]
         self._events.emit_refusals(session, intents)
         for notice in sorted(session.notices):
             self._events.emit(session, intents, notice.object, notice.reason.type, notice.reason.code, notice.message,

@@ -21,6 +21,7 @@ from capcard_sched.model.intents import (
     UpdatePodCondition,
     UpdatePodGroup,
     UpdateQueueStatus,
+    WriteConfigMap,
 )
 from capcard_sched.model.kinds import KIND_BY_NAME
 from capcard_sched.model.kube_groups import KUBE_GROUP, kube_condition, kube_name, unschedulable_text
@@ -96,9 +97,16 @@ class StatusDiscovery:
 
 
 StatusIntent: TypeAlias = (
-    UpdatePodGroup | AnnotatePodGroup | UpdateQueueStatus | AnnotateQueue | AnnotateNode | UpdatePodCondition
+    UpdatePodGroup
+    | AnnotatePodGroup
+    | UpdateQueueStatus
+    | AnnotateQueue
+    | AnnotateNode
+    | WriteConfigMap
+    | UpdatePodCondition
 )
 _ANNOTATIONS: Final = (AnnotatePodGroup, AnnotateQueue, AnnotateNode)
+_WITHOUT_STATUS: Final = (*_ANNOTATIONS, WriteConfigMap)
 #: Intent to the kind of write; of annotations that of the object comes before `Annotations`.
 _WRITES: Final[dict[type, str]] = {
     UpdatePodGroup: "PodGroup",
@@ -106,6 +114,7 @@ _WRITES: Final[dict[type, str]] = {
     UpdateQueueStatus: "QueueStatus",
     AnnotateQueue: "QueueAnnotations",
     AnnotateNode: "NodeAnnotations",
+    WriteConfigMap: "ConfigMap",
 }
 #: Kind of write, then namespace and name, or uid, of the object.
 StatusKey: TypeAlias = tuple[str, str, str]
@@ -210,6 +219,13 @@ class Statuses(CallWriter[StatusCall]):
             return await self._write_group(intent, call.term)
         if isinstance(intent, UpdateQueueStatus):
             return await self._write_queue(intent, call.term)
+        if isinstance(intent, WriteConfigMap):
+            path, params = object_path("ConfigMap", intent.namespace, intent.name), requests.APPLY_PARAMS
+            body = requests.config_map(intent)
+            await self.gate.send(
+                self.client, call.term, "PATCH", path, body=body, content_type=requests.APPLY, params=params
+            )
+            return DONE
         kind, namespace, name = call.key
         if isinstance(intent, AnnotateQueue):
             ref = queue_ref(intent.name)
@@ -296,7 +312,7 @@ class Statuses(CallWriter[StatusCall]):
         found, again = error.retry_class, not self._is_outdated(call)
         if found is RetryClass.ABSENT:
             # The object is gone, or only its subresource.
-            again = not is_condition and not isinstance(call.intent, _ANNOTATIONS) and self._discovery.invalidate()
+            again = not is_condition and not isinstance(call.intent, _WITHOUT_STATUS) and self._discovery.invalidate()
         elif found is RetryClass.REFUSED:
             again = not is_condition and not error.is_uid_mismatch
         return WriteOutcome.of(WriteResult.AGAIN if again else WriteResult.REFUSED, error)
