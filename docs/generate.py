@@ -278,7 +278,7 @@ def flags_page() -> str:
         *["| Gate | Here | Reason |", "|---|---|---|"],
     ]
     for name, gate in GATES.items():
-        state = "always on" if gate.default else "off; `true` is rejected" if gate.is_refused else "off"
+        state = "always on" if gate.default else "off"
         lines.append(f"| `{name}` | {state} | {gate.reason} |")
     for program in ("controllers", "admission"):
         lines += ["", f"## Flags of `capcard-sched {program}`", *_flag_tables(program, "###")]

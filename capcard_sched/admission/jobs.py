@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from capcard_sched.admission.queue_references import check_namespace_queue
 from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, AdmissionResult, JsonPatch
 from capcard_sched.model.annotations import PREEMPTABLE
 from capcard_sched.model.job_plugins import needed_plugins
@@ -132,10 +131,9 @@ def check_job_update(
 
 def check_queue(name: str, view: ClusterView, field: str = "spec.queue") -> Iterator[Finding]:
     """Whether jobs may be submitted to a queue: it exists, is open, and has no queues below it."""
-    queue = view.queue(name)
     if "/" in name:
-        yield check_namespace_queue(name, field)
-        return
+        return  # `check_object` checks it
+    queue = view.queue(name)
     if name == ROOT_QUEUE:
         message = "can not submit job to root queue"
     elif queue is None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from capcard_sched.admission.queue_references import check_namespace_queue
 from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, AdmissionResult, JsonPatch
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.groups import group_policies
@@ -42,7 +41,11 @@ def check_new_pod_group(obj: Json, view: ClusterView) -> AdmissionResult:
     body = spec if isinstance(spec, dict) else {}
     queue = body.get("queue") or DEFAULT_QUEUE
     return AdmissionResult(
-        (*_check_queue(str(queue), view), *_check_subgroups(body), *check_object(obj, view.inventory))
+        (
+            *_check_queue(str(queue), view),
+            *_check_subgroups(body),
+            *check_object(obj, view.inventory),
+        )
     )
 
 
@@ -67,10 +70,10 @@ def _check_subgroups(spec: Json) -> Iterator[Finding]:
 
 
 def _check_queue(name: str, view: ClusterView) -> Iterator[Finding]:
-    queue = view.queue(name)
     if "/" in name:
-        yield check_namespace_queue(name, "spec.queue")
-    elif queue is None:
+        return  # `check_object` checks it
+    queue = view.queue(name)
+    if queue is None:
         known = ", ".join(sorted(entry.name for entry in view.queues() if entry.name != ROOT_QUEUE)[:10])
         yield Finding("error", "spec.queue", f"unable to find queue: {name}", known or "an existing queue")
     elif queue.state not in {"", "Open"}:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from capcard_sched.admission.namespace_queues import check_allowed
 from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, AdmissionResult, JsonPatch
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
@@ -20,6 +21,7 @@ from capcard_sched.validation.checks import (
 from capcard_sched.validation.inventory import as_map, base_amount_of, object_name, texts, value_at
 from capcard_sched.validation.meaning import canonical
 from capcard_sched.validation.names import SUBDOMAIN_FORM, is_subdomain, shown
+from capcard_sched.validation.overcommit import check_overcommit
 from capcard_sched.validation.queue_tree import amounts_of
 
 if TYPE_CHECKING:
@@ -92,13 +94,21 @@ def check_queue_object(
     quota = annotations.get(keys.CARD_QUOTA)
     if quota is not None:
         findings += check_card_quota(quota, "the queue is rejected" if old is None else "the change is rejected")
-    known = texts(old or {}, "metadata", "annotations")
-    if keys.OVERCOMMIT_FACTOR in annotations and keys.OVERCOMMIT_FACTOR not in known:
-        message = "the feature gate QueueScopedOvercommit is not supported: overcommit is not limited per queue"
-        findings.append(Finding("error", annotation_field(keys.OVERCOMMIT_FACTOR), message, "no annotation"))
+    findings += _check_overcommit(spec, old, annotations)
+    if old is None or as_map(old.get("spec")).get("allowedNamespaces") != spec.get("allowedNamespaces"):
+        findings += check_allowed(object_name(obj), spec, view)
     findings += _check_lowered(obj, old)
     findings += check_spelling(annotations)
     return AdmissionResult(tuple(findings))
+
+
+def _check_overcommit(spec: Json, old: Json | None, annotations: Mapping[str, str]) -> Iterator[Finding]:
+    """The overcommit factor; a change of other fields is not held up by it."""
+    known, before = texts(old or {}, "metadata", "annotations"), as_map((old or {}).get("spec"))
+    same = annotations.get(keys.OVERCOMMIT_FACTOR) == known.get(keys.OVERCOMMIT_FACTOR)
+    if old is None or not same or spec.get("deserved") != before.get("deserved"):
+        deserved = {name: base_amount_of(name, raw) for name, raw in as_map(spec.get("deserved")).items()}
+        yield from check_overcommit(annotations, deserved)
 
 
 def check_queue_deletion(name: str, view: ClusterView, rules: QueueRules = DEFAULT_RULES) -> AdmissionResult:
@@ -110,7 +120,7 @@ def check_queue_deletion(name: str, view: ClusterView, rules: QueueRules = DEFAU
     if pods:
         message = f"queue {name} cannot be deleted because it has allocated Pods: {pods}"
         return AdmissionResult((Finding("error", "", message, "a queue without allocated pods"),))
-    children = view.children(name)
+    children = [*view.children(name), *view.namespace_queues_below(name)]
     if not children:
         return AdmissionResult()
     message = f"queue {name} can not be deleted because it has {len(children)} child queues: {', '.join(children)}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import msgspec
 
 from capcard_sched.model import annotations as keys
+from capcard_sched.model.namespace_queues import ParentError, parent_id
 from capcard_sched.validation.checks import Finding
 from capcard_sched.validation.inventory import Inventory, Json
 from capcard_sched.validation.queue_tree import amounts_of
@@ -17,6 +18,7 @@ from capcard_sched.validation.queue_tree import amounts_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from capcard_sched.model.namespace_queues import NamespaceQueueObject
     from capcard_sched.model.objects import QueueObject
 
 ROOT_QUEUE: Final = "root"
@@ -37,6 +39,14 @@ class QueueEntry(NamedTuple):
     hierarchy: str
 
 
+class LocalQueue(NamedTuple):
+    """One NamespaceQueue as the API server stores it."""
+
+    #: Id of the parent; "" for an invalid reference.
+    parent: str
+    allocated: Mapping[str, object]
+
+
 class ClusterView:
     """Queues and namespaces, kept current by a watch. Reads are O(1) but for `children`, which is O(children)."""
 
@@ -44,6 +54,7 @@ class ClusterView:
         self._queues: dict[str, QueueEntry] = {}
         self._children: dict[str, dict[str, None]] = {}
         self._default_queues: dict[str, str] = {}
+        self._local: dict[str, LocalQueue] = {}
         #: Queues that a check looked up and that are unknown. The caller of the check empties it.
         self.missing: set[str] = set()
         #: Card quotas of the queues, in the form the shared checks use.
@@ -72,6 +83,31 @@ class ClusterView:
             del siblings[name]
             if not siblings:
                 del self._children[known.parent]
+
+    def set_namespace_queue(self, obj: NamespaceQueueObject) -> None:
+        """Add or replace a NamespaceQueue."""
+        namespace = obj.metadata.namespace or ""
+        try:
+            parent = parent_id(obj.spec.parent or "", namespace)
+        except ParentError:
+            parent = ""
+        queue, notes = f"{namespace}/{obj.metadata.name}", obj.metadata.annotations or {}
+        self._local[queue] = LocalQueue(parent, obj.status.allocated or {})
+        amounts = amounts_of(msgspec.to_builtins(obj.spec))
+        self.inventory.set_queue(queue, notes.get(keys.CARD_QUOTA, ""), parent, amounts)
+
+    def drop_namespace_queue(self, queue: str) -> None:
+        """Remove a NamespaceQueue by id."""
+        self._local.pop(queue, None)
+        self.inventory.drop_queue(queue)
+
+    def namespace_queue(self, queue: str) -> LocalQueue | None:
+        """A NamespaceQueue by id."""
+        return self._local.get(queue)
+
+    def namespace_queues_below(self, queue: str) -> Sequence[str]:
+        """Ids of the NamespaceQueues right below a queue of either kind, sorted. O(NamespaceQueues)."""
+        return sorted(name for name, one in self._local.items() if one.parent == queue)
 
     def set_namespace(self, name: str, queue: str) -> None:
         """Record the queue that a namespace names for its PodGroups; "" for none."""

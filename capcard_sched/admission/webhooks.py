@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.admission.jobs import check_job_update, check_new_job, default_job
+from capcard_sched.admission.namespace_queues import check_namespace_queue_deletion, check_namespace_queue_object
 from capcard_sched.admission.pods import (
     check_new_pod,
     check_new_pod_group,
@@ -87,6 +88,13 @@ def _validate_queue(request: AdmissionRequest, context: WebhookContext) -> Admis
     return check_queue_object(request.subject, old, context.view, context.queue_rules)
 
 
+def _validate_namespace_queue(request: AdmissionRequest, context: WebhookContext) -> AdmissionResult:
+    if request.operation == "DELETE":
+        return check_namespace_queue_deletion(request.namespace, request.name, context.view)
+    old = request.old_object if request.operation == "UPDATE" else None
+    return check_namespace_queue_object(request.subject, old, context.view)
+
+
 def _mutate_pod_group(request: AdmissionRequest, context: WebhookContext) -> AdmissionResult:
     if request.operation != "CREATE":
         return _ALLOW
@@ -126,6 +134,7 @@ WEBHOOKS: Final = {
         Webhook("/jobs/validate", _validate_job),
         Webhook("/queues/mutate", _mutate_queue),
         Webhook("/queues/validate", _validate_queue),
+        Webhook("/namespacequeues/validate", _validate_namespace_queue),
         Webhook("/podgroups/mutate", _mutate_pod_group),
         Webhook("/podgroups/validate", _validate_pod_group),
         Webhook("/pods/mutate", _mutate_pod, is_advisory=True),

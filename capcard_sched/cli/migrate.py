@@ -39,6 +39,8 @@ _RULES: Final[tuple[tuple[str, Verdict, str], ...]] = (
     (r"card quotas of the queue are 0", "differs", "malformed-quota-is-zero"),
     (r"can never start: needs .* pods|can never start: needs .* nodes", "differs", "larger-than-the-nodes"),
     (r"can never start", "differs", "impossible-reserves-nothing"),
+    (r"no controller discovers HyperNodes", "differs", "hyper-nodes-are-not-discovered"),
+    (r"devices of ResourceClaims|exclusive cards", "differs", "unsupported-features"),
     (r"which this scheduler does not remove", "differs", "queue-allocation-gate"),
     (r"never bound|its pods wait", "differs", "unsupported-features"),
     (r"job plugin|argument .*--", "differs", "job-plugin-arguments"),
@@ -50,17 +52,21 @@ _RULES: Final[tuple[tuple[str, Verdict, str], ...]] = (
     (r"is not among|does not exist", "same", "missing-queue-or-group"),
 )
 _NO_CONTROLLER: Final = "no controller of capcard-sched serves this kind: its objects stay as they are"
+#: Key of the configuration of Volcano's controllers that lists the sources of HyperNodes.
+_DISCOVERY: Final = "networkTopologyDiscovery"
+_NO_DISCOVERY: Final = f"{_DISCOVERY}: no controller discovers HyperNodes"
 #: Kinds of Volcano without a counterpart, by API group and kind, with their resource.
 _FOREIGN: Final = {
     ("flow.volcano.sh", "JobFlow"): "flow.volcano.sh/v1alpha1/jobflows",
     ("flow.volcano.sh", "JobTemplate"): "flow.volcano.sh/v1alpha1/jobtemplates",
     ("training.volcano.sh", "HyperJob"): "training.volcano.sh/v1alpha1/hyperjobs",
-    ("scheduling.volcano.sh", "NamespaceQueue"): "scheduling.volcano.sh/v1beta1/namespacequeues",
     ("shard.volcano.sh", "NodeShard"): "shard.volcano.sh/v1alpha1/nodeshards",
     ("config.volcano.sh", "ColocationConfiguration"): "config.volcano.sh/v1alpha1/colocationconfigurations",
 }
 #: Kinds that `check` reads of a live cluster.
-_READ: Final = ("Queue", "PriorityClass", "Node", "HyperNode", "Numatopology", "PodGroup", "Job", "CronJob")
+_READ: Final = (
+    *("Queue", "NamespaceQueue", "PriorityClass", "Node", "HyperNode", "Numatopology", "PodGroup", "Job", "CronJob"),
+)
 
 
 class MigrationReason(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -151,6 +157,8 @@ def _rows(checker: Checker) -> list[MigrationRow]:
         of = reasons.setdefault((row.object, _place(row)), [])
         if head in _FOREIGN:
             of.append(MigrationReason("differs", _NO_CONTROLLER))
+        if head == ("", "ConfigMap") and _DISCOVERY in json.dumps(obj.value.get("data")):
+            of.append(MigrationReason("differs", _NO_DISCOVERY, "data", "hyper-nodes-are-not-discovered"))
     for row in checker.rows:
         if not row.object and "not a kind of the scheduler" in row.message:
             continue

@@ -31,6 +31,7 @@ from capcard_sched.controllers.view import (
     unmatched_commands,
 )
 from capcard_sched.model.annotations import CLOSED_BY_PARENT
+from capcard_sched.model.namespace_queues import queue_id
 from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class QueueController:
             before, after = queue_and_phase(old), queue_and_phase(new)
             if before != after:
                 for place in dict.fromkeys((before, after)):
-                    if place is not None:
+                    if place is not None and "/" not in place[0]:
                         yield Key(QUEUE, "", place[0])
         elif new is not None:
             target = target_of(new)
@@ -202,8 +203,9 @@ def state_of(queue: JsonObject) -> str:
 
 
 def queue_and_phase(group: JsonObject | None) -> tuple[str, str] | None:
-    """Queue and phase of a PodGroup, None for none."""
+    """Id of the queue and phase of a PodGroup, None for none."""
     if group is None:
         return None
     phase = status(group).get("phase") or "Pending"
-    return spec(group).get("queue") or "default", phase if phase in PHASES else "Unknown"
+    queue = queue_id(str(spec(group).get("queue") or "default"), str(meta(group).get("namespace") or ""))
+    return queue, phase if phase in PHASES else "Unknown"

@@ -36,8 +36,6 @@ class Gate(NamedTuple):
     reason: str
     #: Whether the gate is on here, whatever the flag.
     default: bool = False
-    #: Ignoring the value true changes decisions.
-    is_refused: bool = False
 
 
 _NO_GATE: Final = "no gate of this program"
@@ -53,8 +51,8 @@ GATES: Final = {
     "UnschedulableJobCache": Gate(
         "a waiting job is always skipped until an input of its attempt changes", default=True
     ),
-    "QueueScopedOvercommit": Gate("the overcommit factor of a queue is not read", is_refused=True),
-    "NamespaceQueue": Gate("jobs of NamespaceQueues stay pending", is_refused=True),
+    "QueueScopedOvercommit": Gate("the overcommit factor of a queue always applies", default=True),
+    "NamespaceQueue": Gate("NamespaceQueues are read wherever their kind is served", default=True),
 }
 #: The values of a gate, in Go's spellings.
 _SWITCHES: Final = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
@@ -104,11 +102,7 @@ class CommonCompatFlags:
 
     def problems(self) -> list[str]:
         """Values whose loss changes decisions, a line each."""
-        return [
-            f"--feature-gates: {name}=true is not supported: {GATES[name].reason}; accepted: {name}=false"
-            for name, is_on in self._gates()
-            if is_on and name in GATES and GATES[name].is_refused
-        ]
+        return []
 
     def is_on(self, gate: str) -> bool:
         """Whether a feature gate is given with the value true."""

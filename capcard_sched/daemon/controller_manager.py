@@ -21,6 +21,7 @@ from capcard_sched import __version__
 from capcard_sched.controllers.cronjobs import CronJobController
 from capcard_sched.controllers.jobs.job_controller import JobController
 from capcard_sched.controllers.jobs.plugins.job_plugin import KeyPair
+from capcard_sched.controllers.namespace_queues import NamespaceQueueController
 from capcard_sched.controllers.objects import JOB, POD_GROUP, QUEUE, meta
 from capcard_sched.controllers.podgroups import PodGroupController
 from capcard_sched.controllers.queues import QueueController
@@ -164,6 +165,7 @@ class ControllerManager(HealthState):
                 QueueController(write_counts=options.queue_status_counts),
                 options.worker_threads_for_queue,
             ),
+            ("namespacequeue-controller", NamespaceQueueController(), options.worker_threads_for_queue),
             (
                 "job-controller",
                 JobController(options.scheduler_name[0], self._keys.take, count_preemptions=options.count_preemptions),

@@ -26,12 +26,15 @@ from capcard_sched.input_files import read_input
 CONTROLLERS: Final = Group("Controllers", sort_key=2)
 
 #: The controllers, by the names that users of Volcano know.
-NAMES: Final = ("pg-controller", "queue-controller", "job-controller", "gc-controller", "cronjob-controller")
+NAMES: Final = (
+    *("pg-controller", "queue-controller", "namespacequeue-controller", "job-controller", "gc-controller"),
+    "cronjob-controller",
+)
 #: Controllers of Volcano that do not exist here.
 FOREIGN_NAMES: Final = frozenset(
     {
         *("jobflow-controller", "jobtemplate-controller", "hypernode-controller", "sharding-controller"),
-        *("colocation-config-controller", "namespacequeue-controller", "hyperjob-controller"),
+        *("colocation-config-controller", "hyperjob-controller"),
     }
 )
 _METRICS_ADDRESS: Final = AddressFlag("", 8081)
@@ -52,8 +55,8 @@ class ControllerOptions(LeaderOptions):
         flag(CONTROLLERS, values.words, negative=(), show_default=values.show_list, metavar="NAME"),
     ] = ("*",)
     """Controllers to run: `*` for all, `+name` to enable and `-name` to disable one; repeatable or comma-separated.
-    Names: pg-controller, queue-controller, job-controller, gc-controller, cronjob-controller. Volcano's other
-    controllers are accepted; enabling one has no effect."""
+    Names: pg-controller, queue-controller, namespacequeue-controller, job-controller, gc-controller,
+    cronjob-controller. Volcano's other controllers are accepted; enabling one has no effect."""
 
     scheduler_name: Annotated[tuple[str, ...], names(CONTROLLERS)] = ("capcard-sched",)
     """Pods of this `schedulerName` get PodGroups; Jobs that name no scheduler get the first one. Repeatable."""

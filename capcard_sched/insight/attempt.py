@@ -28,6 +28,7 @@ from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.deltas import Delta, ObjectGone
 from capcard_sched.model.diagnosis import JobDiagnosis
 from capcard_sched.model.intents import Evict
+from capcard_sched.model.namespace_queues import queue_ref
 from capcard_sched.model.quantity import format_amount
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.model.status import PodGroupPhase
@@ -227,7 +228,8 @@ class JobAttempt:
 
     def _with_quota(self, name: str, resource: str, amount: float) -> list[Delta]:
         edits = Edits(self._objects)
-        queue = edits.edit("Queue", "", name)
+        ref = queue_ref(name)
+        queue = edits.edit(ref.kind, ref.namespace, ref.name)
         capability = dict((queue.get("spec") or {}).get("capability") or {})
         notes = (queue.get("metadata") or {}).get("annotations") or {}
         if resource in capability or resource in (CPU, MEMORY) or CARD_QUOTA not in notes:

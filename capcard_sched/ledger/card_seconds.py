@@ -17,6 +17,7 @@ from capcard_sched.model.annotations import BOUND_QUEUE
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.deltas import Delta, ObjectChanged, ObjectGone
 from capcard_sched.model.held_cards import held_cards, node_inventory
+from capcard_sched.model.namespace_queues import NamespaceQueueObject, queue_id
 from capcard_sched.model.objects import NamespaceObject, NodeObject, PodGroupObject, PodObject, QueueObject
 from capcard_sched.model.pod_facts import group_of
 
@@ -149,6 +150,10 @@ class CardSecondsCounter:
                 self._namespace_queues[namespace.metadata.name] = namespace.default_queue
             case ObjectChanged(QueueObject() as queue):
                 self._queues.add(queue.metadata.name)
+            case ObjectChanged(NamespaceQueueObject(local)):
+                self._queues.add(f"{local.namespace}/{local.name}")
+            case ObjectGone("NamespaceQueue", namespace, name):
+                self._queues.discard(f"{namespace}/{name}")
             case ObjectGone("Queue", _, name):
                 self._queues.discard(name)
             case _:
@@ -185,8 +190,8 @@ class CardSecondsCounter:
         notes = pod.metadata.annotations or {}
         group = self._groups.get((namespace, group_of(notes)))
         queue, service = group if group is not None else (lone_pod_queue(notes), service_of(pod.metadata))
-        queue = notes.get(BOUND_QUEUE) or queue or self._namespace_queues.get(namespace) or self._default_queue
-        return queue, card, service or "unknown"
+        named = queue or self._namespace_queues.get(namespace) or self._default_queue
+        return notes.get(BOUND_QUEUE) or queue_id(named, namespace), card, service or "unknown"
 
     def _pod_gone(self, key: tuple[str, str], uid: str) -> None:
         if self._early is not None:

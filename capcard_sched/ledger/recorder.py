@@ -7,6 +7,7 @@ still show counts from their timestamps, and what they do not show ends with the
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -35,6 +36,7 @@ from capcard_sched.model.deltas import Delta, EvictFailed, ObjectChanged, Object
 from capcard_sched.model.held_cards import NO_CARDS, held_cards, node_inventory
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.kinds import owner_kind
+from capcard_sched.model.namespace_queues import NamespaceQueueObject, ParentError, as_queue, queue_id
 from capcard_sched.model.objects import NamespaceObject, NodeObject, PodGroupObject, PodObject, QueueObject
 from capcard_sched.model.ownership import controller_of_meta
 from capcard_sched.model.pod_facts import group_of
@@ -140,6 +142,11 @@ class LedgerRecorder:
                 self._namespace_queues[namespace.metadata.name] = namespace.default_queue
             case ObjectChanged(QueueObject() as queue):
                 self._see_queue(queue, now)
+            case ObjectChanged(NamespaceQueueObject() as local):
+                with suppress(ParentError):
+                    self._see_queue(as_queue(local), now)
+            case ObjectGone("NamespaceQueue", namespace, name):
+                self._set_quotas(f"{namespace}/{name}", {}, "", now)
             case ObjectGone("Queue", _, name):
                 self._set_quotas(name, {}, "", now)
             case ObjectChanged(PodGroupObject() as group):
@@ -213,7 +220,8 @@ class LedgerRecorder:
 
     def _queue_of(self, group: PodGroupObject) -> str:
         namespace = group.metadata.namespace or "default"
-        return group.spec.queue or self._namespace_queues.get(namespace) or self._default_queue
+        named = group.spec.queue or self._namespace_queues.get(namespace) or self._default_queue
+        return queue_id(named, namespace)
 
     # --- pods ---------------------------------------------------------------------------------------------------------
 
@@ -274,7 +282,7 @@ class LedgerRecorder:
             tracker.exists, row = False, tracker.row
             row.service_type = service_of(meta)
             requested = lone_pod_queue(notes) or self._namespace_queues.get(namespace)
-            row.queue = row.queue or requested or self._default_queue
+            row.queue = row.queue or queue_id(requested or self._default_queue, namespace)
         tracker = self._jobs[row.uid]
         self._job_of[meta.uid] = tracker
         self._describe(row, pod)

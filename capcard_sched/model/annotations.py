@@ -155,6 +155,8 @@ LEDGER_USER: Final = "capcard-sched.io/user"
 
 # --- controllers ----------------------------------------------------------------------------------------------------
 #: Queue, of Volcano's gate QueueScopedOvercommit: without effect.
+#: HyperNode: the source from which Volcano's controller made it, and to which it keeps it equal.
+DISCOVERED_FROM: Final = "volcano.sh/network-topology-source"
 OVERCOMMIT_FACTOR: Final = "volcano.sh/overcommit-factor"
 #: The namespaces whose jobs a Queue accepts (`model.queue_access`); absent: all.
 QUEUE_NAMESPACES: Final = "capcard-sched.io/namespaces"

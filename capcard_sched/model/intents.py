@@ -138,6 +138,15 @@ class AnnotateNode(_Intent, frozen=True):
     annotations: dict[str, str | None]
 
 
+class WriteConfigMap(_Intent, frozen=True):
+    """Create a ConfigMap, or set keys and labels of it."""
+
+    namespace: str
+    name: str
+    data: dict[str, str]
+    labels: dict[str, str] = {}
+
+
 class AnnotatePodGroup(_Intent, frozen=True):
     """Merge annotations into a PodGroup; None removes a key."""
 
@@ -165,6 +174,7 @@ class ObjectRef(msgspec.Struct, frozen=True, order=True):
         "Pod",
         "PodGroup",
         "Queue",
+        "NamespaceQueue",
         "Job",
         "Job.batch/v1",
         "CronJob",
@@ -206,6 +216,7 @@ Intent: TypeAlias = (
     | UpdateQueueStatus
     | AnnotateQueue
     | AnnotateNode
+    | WriteConfigMap
     | UpdatePodCondition
     | RemoveGate
     | EmitEvent

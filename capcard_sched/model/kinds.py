@@ -18,6 +18,7 @@ from capcard_sched.model.device_objects import (
 from capcard_sched.model.hyper_nodes import HyperNodeObject
 from capcard_sched.model.kube_groups import KUBE_API, KUBE_GROUP, KubePodGroup
 from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
+from capcard_sched.model.namespace_queues import NAMESPACE_QUEUE, NamespaceQueueObject
 from capcard_sched.model.numa import NumatopologyObject
 from capcard_sched.model.objects import (
     ConfigMapObject,
@@ -68,6 +69,7 @@ KubernetesObject: TypeAlias = (
     | NumatopologyObject
     | VolumeAttachmentObject
     | QueueObject
+    | NamespaceQueueObject
     | CardBudgetObject
     | PodGroupObject
     | PodObject
@@ -239,6 +241,12 @@ KINDS: Final[tuple[Kind, ...]] = (
         "queues",
         namespaced=False,
         watch=WatchRule(QueueObject, required=True, written=True),
+    ),
+    Kind(
+        NAMESPACE_QUEUE,
+        SCHEDULING_API,
+        "namespacequeues",
+        watch=WatchRule(NamespaceQueueObject, expected=False, written=True),
     ),
     Kind(
         CARD_BUDGET,

@@ -362,6 +362,8 @@ class QueueSpec(ApiStruct, frozen=True):
     guarantee: Guarantee | None = None
     affinity: QueueAffinity | None = None
     dequeue_strategy: str | None = None
+    #: Namespaces whose NamespaceQueues may have the queue as parent.
+    allowed_namespaces: tuple[str, ...] | None = None
 
 
 class QueueStatus(ApiStruct, frozen=True):
@@ -387,8 +389,6 @@ class NamespaceObject(ApiStruct, frozen=True, tag="Namespace", tag_field="kind")
 
 
 class ConfigMapObject(ApiStruct, frozen=True, tag="ConfigMap", tag_field="kind"):
-    """A ConfigMap with settings of a device plugin."""
-
     metadata: ObjectMeta = ObjectMeta()
     data: dict[str, str] | None = None
 

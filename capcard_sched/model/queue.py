@@ -26,21 +26,13 @@ if TYPE_CHECKING:
 #: The queue above all queues that name no parent.
 ROOT: Final = "root"
 
-
-#: A NamespaceQueue of the namespace of the workload, the only reference with a slash.
-_NAMESPACE_QUEUE: Final = re.compile(r"namespace/[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
-NAMESPACE_QUEUES: Final = "NamespaceQueues are not supported"
-QUEUE_FORM: Final = "NAME, or namespace/NAME for a NamespaceQueue"
-
-
-def names_namespace_queue(queue: str) -> bool:
-    """Whether a reference names a NamespaceQueue."""
-    return _NAMESPACE_QUEUE.fullmatch(queue) is not None
+#: The queue of workloads and NamespaceQueues that name none.
+DEFAULT: Final = "default"
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Queue:
-    """One Queue object, its jobs and their usage. Owned by the state."""
+    """One Queue or NamespaceQueue, its jobs and their usage. Owned by the state."""
 
     name: str
     #: Sum of `Job.allocated` over `jobs`: int64 [resource columns].
@@ -66,6 +58,8 @@ class Queue:
     labels: Mapping[str, str] = field(default_factory=dict)
     #: `status.state`; "" reads as `Open`. `Deleted` for a queue in `ClusterState.deleted_queues`.
     state: str = "Open"
+    #: Why pods of a NamespaceQueue may not start; "" when they may.
+    blocked: str = ""
     #: `status.allocated` as last seen or written, base units; None before the first write.
     status_allocated: Mapping[str, int] | None = None
     created: float = 0.0

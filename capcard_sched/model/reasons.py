@@ -91,6 +91,17 @@ QUEUE_NOT_OPEN_RECLAIM = Reason(
 # --- quota and admission plugins (event reason is always `Unschedulable`) -------------------------------------------
 CLUSTER_OVERUSED = Reason("Unschedulable", "resource in cluster is overused{dimensions}", "Normal")
 QUEUE_QUOTA_INSUFFICIENT = Reason("Unschedulable", "queue resource quota insufficient{dimensions}", "Normal")
+QUEUE_OVERCOMMIT_EXCEEDED = Reason(
+    "Unschedulable", "overcommit factor of queue {queue} is exhausted{dimensions}", "Normal"
+)
+OVERCOMMIT_FACTOR_INVALID = Reason(
+    "Unschedulable", "annotation volcano.sh/overcommit-factor of queue {queue} is {value}; accepted: {form}", "Normal"
+)
+FAIR_SHARE_USED = Reason(
+    "Unschedulable",
+    "namespace {namespace} holds {running} {resource} of its fair share of {share} in queue {queue}",
+    "Normal",
+)
 RESOURCE_QUOTA_INSUFFICIENT = Reason(
     "Unschedulable", "resource quota insufficient, requested: {requested}, used: {used}, limited: {limited}", "Normal"
 )
@@ -123,7 +134,8 @@ QUEUE_SHARES_EXCEEDED = Reason(
 QUEUE_NOT_LEAF = Reason("QueueNotLeaf", "Queue <{queue}> is not a leaf queue")
 
 # --- the framework itself -------------------------------------------------------------------------------------------
-QUEUE_NOT_FOUND = Reason("QueueNotFound", "Queue <{queue}> does not exist")
+QUEUE_NOT_FOUND = Reason("QueueNotFound", "{problem}")
+QUEUE_NOT_READY = Reason("QueueNotReady", "NamespaceQueue <{queue}> is not ready: {cause}")
 PODGROUP_NOT_FOUND = Reason("PodGroupNotFound", "PodGroup <{namespace}/{name}> does not exist")
 CONF_REJECTED = Reason(
     "InvalidSchedulerConf",

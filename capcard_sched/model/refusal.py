@@ -18,6 +18,7 @@ _BY_REASON: Final[dict[str, Reason]] = {
     reasons.UNSUPPORTED_FEATURE.code: reasons.POD_GANG_PENDING,
     reasons.QUEUE_NAMESPACE_DENIED.code: reasons.POD_QUOTA_PENDING,
     reasons.QUEUE_ACCEPTS_NO_JOBS.code: reasons.POD_QUOTA_PENDING,
+    reasons.QUEUE_NOT_READY.code: reasons.POD_QUOTA_PENDING,
     reasons.QUEUE_NOT_FOUND.code: reasons.POD_QUOTA_PENDING,
     reasons.HYPER_NODES_NOT_READY.code: reasons.POD_PREREQUISITE_PENDING,
     reasons.NO_SUCH_TIER.code: reasons.POD_PREREQUISITE_PENDING,
@@ -58,12 +59,12 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 class Limiter(msgspec.Struct, frozen=True):
-    """The object whose limit refuses, where it is no queue."""
+    """The object whose limit refuses, where it is no quota of a queue."""
 
-    #: `ResourceQuota`, or `cluster` for limits that follow from its total.
-    kind: Literal["ResourceQuota", "cluster"]
+    #: `ResourceQuota`, `cluster` for limits that follow from its total, `Queue` for its overcommit factor.
+    kind: Literal["ResourceQuota", "cluster", "Queue"]
     name: str = ""
-    #: Of `cluster`: the multiple of the total that is admitted.
+    #: Of `cluster` and `Queue`: the multiple of the amounts that is admitted.
     factor: float = 1.0
 
 

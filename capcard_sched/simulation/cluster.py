@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from capcard_sched.controllers.cronjobs import CronJobController
 from capcard_sched.controllers.jobs.job_controller import JobController
 from capcard_sched.controllers.jobs.plugins.job_plugin import KeyPair
+from capcard_sched.controllers.namespace_queues import NamespaceQueueController
 from capcard_sched.controllers.objects import QUEUE, ROOT_QUEUE, SCHEDULING_API, key_of, meta
 from capcard_sched.controllers.podgroups import PodGroupController
 from capcard_sched.controllers.queues import QueueController
@@ -137,6 +138,7 @@ class SimulatedCluster:
             BudgetController(self.store),
             GarbageCollector(self.store),
             ControllerRunner(self.store, self.recorder, QueueController(write_counts=True)),
+            ControllerRunner(self.store, self.recorder, NamespaceQueueController()),
         )
         for controller in self._controllers:
             self.store.observe(controller.observe)

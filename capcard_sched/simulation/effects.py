@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from capcard_sched.controllers.objects import (
+    CONFIG_MAP,
     POD,
     POD_GROUP,
-    QUEUE,
     JsonObject,
     annotations_of,
     key_of,
@@ -32,7 +32,9 @@ from capcard_sched.model.intents import (
     UpdatePodCondition,
     UpdatePodGroup,
     UpdateQueueStatus,
+    WriteConfigMap,
 )
+from capcard_sched.model.kinds import CORE_API
 from capcard_sched.model.kube_groups import (
     INITIALLY_SCHEDULED,
     KUBE_GROUP,
@@ -40,6 +42,7 @@ from capcard_sched.model.kube_groups import (
     kube_name,
     unschedulable_text,
 )
+from capcard_sched.model.namespace_queues import queue_ref
 from capcard_sched.model.pod_facts import group_of
 from capcard_sched.model.reasons import BINDING_CONDITIONS_PENDING, POD_SCHEDULED
 from capcard_sched.simulation.kinds import NODE
@@ -49,7 +52,7 @@ from capcard_sched.simulation.workloads.claims import claim_refusal, release_cla
 from capcard_sched.simulation.workloads.volumes import give_volume, volume_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from capcard_sched.simulation.store import Store, StoreWatch
     from capcard_sched.simulation.workloads.controller_runner import EventRecorder
@@ -82,6 +85,19 @@ class IntentExecutor:
         self._component = component
         self.evictions: list[PendingEviction] = []
         self._waiting = WaitingBinds(store, self._finish_bind, self._fail_bind, self._report_wait)
+        self._effects: dict[type, Callable[[Any], None]] = {
+            Bind: self._bind,
+            Evict: self._evict,
+            ReleaseClaims: self._release_claims,
+            EmitEvent: self._emit,
+            RemoveGate: self._remove_gate,
+            UpdatePodCondition: self._set_condition,
+            UpdatePodGroup: self._update_group,
+            UpdateQueueStatus: self._update_queue,
+            AnnotatePodGroup: self._annotate_group,
+            AnnotateQueue: self._annotate_queue,
+            WriteConfigMap: self._write_config_map,
+        }
 
     def apply_all(self, intents: Sequence[Intent]) -> None:
         """Apply the intents of one session."""
@@ -91,37 +107,45 @@ class IntentExecutor:
 
     def apply(self, intent: Intent) -> None:
         """Apply one intent; an intent about a deleted object is dropped, as the API server would reject it."""
-        match intent:
-            case Bind():
-                self._bind(intent)
-            case Evict():
-                self._evict(intent)
-            case ReleaseClaims():
-                self._release_claims(intent)
-            case EmitEvent():
-                # The event is recorded at the time of the binding; the scheduler learns of it a schedule period later.
-                if intent.object.kind != "Pod" or intent.reason != POD_SCHEDULED.code:
-                    self._recorder.record(intent)
-            case RemoveGate():
-                if pod := self._meant(POD, intent):
-                    self._store.patch(POD, intent.namespace, intent.name, _without_gate(pod))
-            case UpdatePodCondition():
-                self._set_condition(intent)
-            case UpdatePodGroup() if kube_name(intent.name):
-                self._condition_of_kube_group(intent)
-            case UpdatePodGroup():
-                counts = {name: getattr(intent, name) or None for name in ("running", "succeeded", "failed")}
-                conditions = [msgspec.to_builtins(condition) for condition in intent.conditions] or None
-                self._patch(POD_GROUP, intent, {"status": {"phase": intent.phase, **counts, "conditions": conditions}})
-            case UpdateQueueStatus():
-                stale = dict.fromkeys(status(self._meant(QUEUE, intent) or {}).get("allocated") or {})
-                self._patch(QUEUE, intent, {"status": {"allocated": {**stale, **intent.allocated}}})
-            case AnnotatePodGroup():
-                self._patch(POD_GROUP, intent, {"metadata": {"annotations": dict(intent.annotations)}})
-            case AnnotateQueue():
-                self._patch(QUEUE, intent, {"metadata": {"annotations": dict(intent.annotations)}})
-            case _:
-                pass  # AnnotateNode: no device plugin takes part in a handshake here.
+        effect = self._effects.get(type(intent))
+        if effect is not None:  # else AnnotateNode: no device plugin takes part in a handshake here
+            effect(intent)
+
+    def _emit(self, intent: EmitEvent) -> None:
+        # The event is recorded at the time of the binding; the scheduler learns of it a schedule period later.
+        if intent.object.kind != "Pod" or intent.reason != POD_SCHEDULED.code:
+            self._recorder.record(intent)
+
+    def _remove_gate(self, intent: RemoveGate) -> None:
+        if pod := self._meant(POD, intent):
+            self._store.patch(POD, intent.namespace, intent.name, _without_gate(pod))
+
+    def _update_group(self, intent: UpdatePodGroup) -> None:
+        if kube_name(intent.name):
+            self._condition_of_kube_group(intent)
+            return
+        counts = {name: getattr(intent, name) or None for name in ("running", "succeeded", "failed")}
+        conditions = [msgspec.to_builtins(condition) for condition in intent.conditions] or None
+        self._patch(POD_GROUP, intent, {"status": {"phase": intent.phase, **counts, "conditions": conditions}})
+
+    def _update_queue(self, intent: UpdateQueueStatus) -> None:
+        kind = queue_ref(intent.name).kind
+        stale = dict.fromkeys(status(self._meant(kind, intent) or {}).get("allocated") or {})
+        self._patch(kind, intent, {"status": {"allocated": {**stale, **intent.allocated}}})
+
+    def _annotate_group(self, intent: AnnotatePodGroup) -> None:
+        self._patch(POD_GROUP, intent, {"metadata": {"annotations": dict(intent.annotations)}})
+
+    def _annotate_queue(self, intent: AnnotateQueue) -> None:
+        self._patch(queue_ref(intent.name).kind, intent, {"metadata": {"annotations": dict(intent.annotations)}})
+
+    def _write_config_map(self, intent: WriteConfigMap) -> None:
+        content: JsonObject = {"metadata": {"labels": dict(intent.labels)}, "data": dict(intent.data)}
+        if self._store.get(CONFIG_MAP, intent.namespace, intent.name) is not None:
+            self._store.patch(CONFIG_MAP, intent.namespace, intent.name, content)
+            return
+        metadata = {"namespace": intent.namespace, "name": intent.name, **content["metadata"]}
+        self._store.create(CONFIG_MAP, {"apiVersion": CORE_API, "kind": CONFIG_MAP, **content, "metadata": metadata})
 
     def _condition_of_kube_group(self, intent: UpdatePodGroup) -> None:
         group = self._store.get(KUBE_GROUP, intent.namespace, kube_name(intent.name))
@@ -139,7 +163,8 @@ class IntentExecutor:
     def _meant(self, kind: str, intent: _AboutObject) -> JsonObject | None:
         """The object of an intent; None when it is gone, or another one has its name."""
         if isinstance(intent, _OfQueue):
-            return self._store.get(kind, "", intent.name)
+            ref = queue_ref(intent.name)
+            return self._store.get(ref.kind, ref.namespace, ref.name)
         found = self._store.get(kind, intent.namespace, intent.name)
         return found if found is not None and (not intent.uid or meta(found)["uid"] == intent.uid) else None
 

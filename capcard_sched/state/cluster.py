@@ -7,15 +7,13 @@ the classes of equal pods.
 
 from __future__ import annotations
 
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from capcard_sched.model import deltas
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import discover_cards
 from capcard_sched.model.intents import ObjectRef
-from capcard_sched.model.objects import NodeObject, PodGroupObject, PriorityClassObject, QueueObject
-from capcard_sched.model.queue import Queue
+from capcard_sched.model.objects import NodeObject, PodGroupObject, PriorityClassObject
 from capcard_sched.model.resources import ResourceColumns
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.task_class import NO_ACCOUNTING
@@ -25,13 +23,14 @@ from capcard_sched.state.changes import Changes
 from capcard_sched.state.claim_gate import gate_claims
 from capcard_sched.state.classes import ClassTable
 from capcard_sched.state.columns import NodeTable
-from capcard_sched.state.decode import assign, differs, group_facts, queue_facts
+from capcard_sched.state.decode import group_facts
 from capcard_sched.state.fact_tables import FactTables
 from capcard_sched.state.invalid_objects import IgnoredEdits, InvalidObjects
 from capcard_sched.state.jobs import JobTable
 from capcard_sched.state.kube_groups import KubeGroups
 from capcard_sched.state.node_cache import NodeCache
 from capcard_sched.state.pods import PodTable
+from capcard_sched.state.queues import QueueTable
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -40,11 +39,10 @@ if TYPE_CHECKING:
     from capcard_sched.model.card_labels import CardLabels
     from capcard_sched.model.hyper_nodes import HyperNodeTree
     from capcard_sched.model.job import Job, Node
+    from capcard_sched.model.queue import Queue
     from capcard_sched.model.task_class import DeviceAccounting
     from capcard_sched.model.term_limits import TermLimits
 
-#: Resources of a queue's limits that get a column before a node offers them.
-_MOST_NAMES: Final = 128
 #: Unused classes that may stay cached, beyond twice the number of pods.
 _SPARE = 1024
 
@@ -95,6 +93,14 @@ class ClusterState:
         #: PriorityClasses: value, and whether it is the default.
         self.priority_classes = self._job_table.priority_classes
 
+        self._queue_table = QueueTable(
+            self.queues,
+            columns=self.columns,
+            jobs=self._job_table,
+            changes=self.changes,
+            invalid=self._invalid,
+            offer=self._offer,
+        )
         #: The tables of kinds that plugins read, one of which each name below is of.
         self._tables = FactTables(self.classes, self.changes, self._invalid, self._job_table.set_default_queue)
         #: Labels of namespaces by name.
@@ -160,12 +166,11 @@ class ClusterState:
         return {
             **self._pod_table.handlers,
             **self._tables.handlers,
+            **self._queue_table.handlers,
             NodeObject: self._node_cache.apply,
             "Node": lambda gone: self._node_cache.drop(gone.name),
             PodGroupObject: self._apply_group,
             "PodGroup": self._drop_group,
-            QueueObject: self._apply_queue,
-            "Queue": lambda gone: self._drop_queue(gone.name),
             PriorityClassObject: self._apply_priority_class,
             "PriorityClass": lambda gone: self._job_table.drop_priority_class(gone.name),
             deltas.ObjectUnreadable: self._apply_undecodable,
@@ -232,6 +237,7 @@ class ClusterState:
     def open_session(self) -> Changes:
         """Sort the rows, refresh the tree, and drain the changes."""
         self._match_width()
+        self._queue_table.refresh()
         self.fix_accounts()
         self._forget_classes()
         self.nodes.sort_rows()
@@ -351,27 +357,3 @@ class ClusterState:
 
     def _apply_priority_class(self, item: PriorityClassObject) -> None:
         self._job_table.set_priority_class(item.metadata.name, item.value, is_default=bool(item.global_default))
-
-    def _apply_queue(self, obj: QueueObject) -> None:
-        name = obj.metadata.name
-        facts, problem = queue_facts(obj)
-        self._invalid.note(ObjectRef("Queue", "", name), problem)
-        limits = (facts["capability"], facts["deserved"], facts["guarantee"])
-        self._offer(islice(dict.fromkeys(chain.from_iterable(limit or () for limit in limits)), _MOST_NAMES))
-        known = self.queues.get(name)
-        if known is None:
-            self.queues[name] = Queue(name, self.columns.zeros(), self.columns.zeros(), **facts)
-            self._job_table.adopt(name)
-        elif differs(known, facts):
-            assign(known, facts)
-        else:
-            return
-        self.changes.queues.add(name)
-
-    def _drop_queue(self, name: str) -> None:
-        queue = self.queues.pop(name, None)
-        self._invalid.forget("Queue", "", name)
-        if queue is None:
-            return
-        self._job_table.orphan(queue)
-        self.changes.queues.add(name)

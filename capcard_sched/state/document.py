@@ -85,7 +85,8 @@ _JOB_FIELDS, _JOB = _getter(
     Job, "allocated", "counts", "gated", "groups", "key", "name", "namespace", "pending", "phase", "releasing", "roles",
     "tasks", "total_request", "was_whole",
 )  # fmt: skip
-_QUEUE_FIELDS, _QUEUE = _getter(Queue, "allocated", "jobs", "name", "releasing")
+# `blocked` follows from the other queues: a fresh state has it only from its first session on.
+_QUEUE_FIELDS, _QUEUE = _getter(Queue, "allocated", "blocked", "jobs", "name", "releasing")
 _NODE_FIELDS, _NODE = _getter(Node, "allocatable", "generation", "name", "row", "tasks", "undecodable_pods")
 
 

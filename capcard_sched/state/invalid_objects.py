@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         "Pod",
         "PodGroup",
         "Queue",
+        "NamespaceQueue",
         "Node",
         "PersistentVolumeClaim",
         "PersistentVolume",

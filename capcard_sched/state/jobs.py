@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from capcard_sched.model.groups import SubGroups
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.job import CRITICAL_CLASSES, SYSTEM_NAMESPACE, Job
+from capcard_sched.model.namespace_queues import queue_id
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.state.accounting import recount_members
@@ -304,7 +305,7 @@ class JobTable:
             name = self._namespace_queues.get(job.namespace, self._default_queue)
         else:
             self._unnamed.discard(job.key)
-        self._set_queue(job, name, edited=edited)
+        self._set_queue(job, queue_id(name, job.namespace), edited=edited)
 
     def _set_queue(self, job: Job, name: str, *, edited: bool = True) -> None:
         """Move a job to a queue, or once it has no bound task. `edited`: its owner requested that."""

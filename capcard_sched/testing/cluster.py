@@ -148,8 +148,12 @@ class ClusterObjects(StorageObjects):
         parent: str | None = None,
         affinity: Mapping[str, Any] | None = None,
         dequeue: str | None = None,
+        allowed: Iterable[str] | None = None,
     ) -> None:
-        """Add or replace a queue. `cards` as a mapping is written as JSON, as a string verbatim."""
+        """Add or replace a queue; `allowed`: its `allowedNamespaces`.
+
+        `cards` as a mapping is written as JSON, as a string verbatim.
+        """
         notes = dict(annotations or {})
         if cards is not None:
             notes[keys.CARD_QUOTA] = cards if isinstance(cards, str) else json.dumps(dict(cards))
@@ -162,6 +166,7 @@ class ClusterObjects(StorageObjects):
             "parent": parent,
             "affinity": affinity,
             "dequeueStrategy": dequeue,
+            "allowedNamespaces": None if allowed is None else list(allowed),
             "guarantee": {"resource": dict(guarantee)} if guarantee is not None else None,
         }
         obj = {"metadata": self._meta(name, None, annotations=notes), "spec": spec, "status": {"state": state}}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from capcard_sched.model.annotations import (
     CARD_QUOTA,
     COOLDOWN_TIME,
+    OVERCOMMIT_FACTOR,
     RESOURCE_STRATEGY_SCORING_TYPE,
     RESOURCE_STRATEGY_WEIGHT,
 )
@@ -159,6 +160,9 @@ def unenforced_limits(
     if CARD_QUOTA in annotations and _CARD_PLUGIN not in names:
         message = f"not enforced: the scheduler-conf has no plugin {_CARD_PLUGIN}"
         found.append(Finding("warning", annotation_field(CARD_QUOTA), message, f"the plugin {_CARD_PLUGIN}"))
+    if OVERCOMMIT_FACTOR in annotations and "overcommit" not in names:
+        message = "not enforced: the scheduler-conf has no plugin overcommit"
+        found.append(Finding("warning", annotation_field(OVERCOMMIT_FACTOR), message, "the plugin overcommit"))
     return found
 
 

@@ -13,6 +13,15 @@ from capcard_sched.model import annotations as keys
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import CARD, CardSyntaxError, discover_cards, is_card_quota, parse_card_quota
 from capcard_sched.model.kinds import kind_of
+from capcard_sched.model.namespace_queues import (
+    EVERY_NAMESPACE,
+    NAMESPACE_QUEUE,
+    QUEUE_FORM,
+    QueueForest,
+    QueueNode,
+    Readiness,
+    queue_node,
+)
 from capcard_sched.model.quantity import QuantityError, base_amount
 from capcard_sched.model.queue import ROOT
 from capcard_sched.validation.checks import Finding, annotation_field, listed
@@ -43,6 +52,8 @@ class Inventory:
         self._parents: dict[str, str] = {}
         self._children: Counter[str] = Counter()
         self._limiting: set[str] = set()
+        #: Queues and NamespaceQueues of the input by id.
+        self._nodes: dict[str, QueueNode] = {}
         #: Amounts of resources of the queues.
         self.tree = QueueTree()
         #: Card to thousandths over all nodes.
@@ -73,6 +84,12 @@ class Inventory:
                 text = texts(obj, "metadata", "annotations").get(keys.CARD_QUOTA, "")
                 amounts = amounts_of(as_map(obj.get("spec")))
                 self.set_queue(object_name(obj), text, str(value_at(obj, "spec", "parent") or ROOT), amounts)
+                self._nodes[object_name(obj)] = queue_node(obj, is_local=False)
+            elif kind_of(obj) == NAMESPACE_QUEUE:
+                text = texts(obj, "metadata", "annotations").get(keys.CARD_QUOTA, "")
+                queue, node = f"{namespace_of(obj)}/{object_name(obj)}", queue_node(obj, is_local=True)
+                self.set_queue(queue, text, node.parent, amounts_of(as_map(obj.get("spec"))))
+                self._nodes[queue] = node
             elif kind_of(obj) == "Node":
                 self.has_nodes = True
                 self.offered.update(name for name, amount in allocatable(obj).items() if amount)
@@ -105,6 +122,11 @@ class Inventory:
         if name in self._parents:
             self._children[self._parents.pop(name)] -= 1
         self._limiting.discard(name)
+
+    def readiness(self, queue: str) -> Readiness:
+        """Whether pods of a NamespaceQueue of the input may start. O(queues)."""
+        built_in = {name: QueueNode("", (EVERY_NAMESPACE,)) for name in BUILT_IN_QUEUES}
+        return QueueForest({**built_in, **self._nodes}).readiness(queue)
 
     def is_parent(self, name: str) -> bool:
         """Whether other queues name this one as their parent."""
@@ -192,17 +214,30 @@ def as_maps(value: Any) -> list[Json]:
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
+def namespace_of(obj: Json) -> str:
+    """`metadata.namespace`, `default` without one."""
+    return str(value_at(obj, "metadata", "namespace") or "default")
+
+
 def object_name(obj: Json) -> str:
     """`metadata.name`, "" without one."""
     return str(value_at(obj, "metadata", "name") or "")
 
 
 def check_queue(queue: str, field: str, inventory: Inventory) -> Iterator[Finding]:
-    """A warning about a queue that does not exist; none without any queue in the input."""
+    """An error about a malformed reference, or a warning about a missing queue; none without any queue in the input.
+
+    `queue`: an id, as of `queue_id`.
+    """
+    if queue.startswith("/"):
+        yield Finding("error", field, f"{queue[1:]} is no reference to a queue", QUEUE_FORM)
+        return
     if queue and inventory.quotas and queue not in inventory.quotas and queue not in BUILT_IN_QUEUES:
         missing = "does not exist" if inventory.is_cluster else "is not among the queues in the input"
-        message = f'queue "{queue}" {missing}{meant(queue, inventory.quotas)}'
-        yield Finding("warning", field, message, listed(inventory.quotas))
+        namespace, slash, name = queue.partition("/")
+        subject = f"NamespaceQueue {name} of namespace {namespace}" if slash else f'queue "{queue}"'
+        known = [one for one in inventory.quotas if "/" not in one or one.startswith(f"{namespace}/")]
+        yield Finding("warning", field, f"{subject} {missing}{meant(queue, known)}", listed(known))
 
 
 def meant(name: str, known: Collection[str]) -> str:

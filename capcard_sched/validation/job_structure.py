@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
+from capcard_sched.model.job_plugins import needed_plugins
 from capcard_sched.model.job_tasks import default_minimum, partition_minimum
 from capcard_sched.model.quantity import QuantityError, parse_quantity
 from capcard_sched.validation.budget import checkpoint
 from capcard_sched.validation.checks import Finding, listed
 from capcard_sched.validation.inventory import as_map, as_maps, value_at
-from capcard_sched.validation.names import LABEL_FORM, check_label, is_label, shown
+from capcard_sched.validation.names import LABEL_FORM, check_label, is_label, is_subdomain, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,14 @@ ACTIONS: Final = (
     *("TerminateJob", "CompleteJob", "ResumeJob"),
 )
 EVENTS: Final = ("*", "PodPending", "PodFailed", "PodEvicted", "TaskCompleted", "TaskFailed", "Unknown", "JobUpdated")
+
+
+#: Names are values of labels, too.
+_JOB_NAME_FORM: Final = 'at most 63 lower-case letters, digits, "-" and ".", starting and ending with a letter or digit'
+
+
+def _is_job_name(text: str) -> bool:
+    return is_subdomain(text) and len(text) <= _POD_NAME_CHARACTERS
 
 
 def check_policies(policies: Any, field: str) -> Iterator[Finding]:
@@ -109,8 +118,13 @@ def _check_tasks(obj: Json, spec: Json) -> Iterator[Finding]:
         yield Finding("error", "spec.tasks", "No task specified in job spec", "a list with at least one task")
         return
     job = str((obj.get("metadata") or {}).get("name") or "")
-    if job:
-        yield from check_label(job, "metadata.name")
+    plugins = as_map(spec.get("plugins"))
+    # The Service of the plugin svc, and its host names, have the name of the Job.
+    is_host = "svc" in {*plugins, *needed_plugins(plugins)}
+    is_name = is_label if is_host else _is_job_name
+    if job and not is_name(job):
+        form = f"{LABEL_FORM}, with plugin svc" if is_host else _JOB_NAME_FORM
+        yield Finding("error", "metadata.name", f"{shown(job)} is not the name of a Job", form)
     names: set[str] = set()
     for index, task in enumerate(tasks):
         checkpoint()
@@ -121,9 +135,10 @@ def _check_tasks(obj: Json, spec: Json) -> Iterator[Finding]:
             yield Finding("error", f"{field}.name", f"duplicated task name {name}", "distinct names")
         names.add(str(name))
         pod = f"{job}-{name}-{max(replicas_of(task) - 1, 0)}"
-        if is_label(str(name)) and (len(pod) > _POD_NAME_CHARACTERS or (job and not is_label(pod))):
-            message = f"pods would be named {shown(pod)}, which is not a DNS-1123 label"
-            yield Finding("error", f"{field}.name", message, f"a job and task name that give pod names of {LABEL_FORM}")
+        if is_label(str(name)) and (len(pod) > _POD_NAME_CHARACTERS or (job and not is_name(pod))):
+            message = f"pods would be named {shown(pod)}, which is not the name of a pod of the Job"
+            form = LABEL_FORM if is_host else _JOB_NAME_FORM
+            yield Finding("error", f"{field}.name", message, f"a job and task name that give pod names of {form}")
         yield from check_policies(task.get("policies"), f"{field}.policies")
         yield from _check_topology(task, field)
         yield from check_partitions(task, field)

@@ -22,6 +22,7 @@ from capcard_sched.model.cards import (
 )
 from capcard_sched.model.kinds import is_native, kind_of
 from capcard_sched.model.kube_groups import KUBE_GROUP
+from capcard_sched.model.namespace_queues import NAMESPACE_QUEUE, PARENT_FORM, queue_id
 from capcard_sched.model.queue import ACCEPTED as NAMESPACES_FORM
 from capcard_sched.model.queue import namespace_rule
 from capcard_sched.model.resources import VGPU_RESOURCES
@@ -57,6 +58,7 @@ from capcard_sched.validation.inventory import (
     as_map,
     as_maps,
     check_queue,
+    namespace_of,
     object_name,
     texts,
     value_at,
@@ -131,25 +133,16 @@ def check_object(
         *unsupported_fields(obj),
     ]
     if kind == "Queue":
-        annotations = texts(obj, "metadata", "annotations")
-        quota = annotations.get(keys.CARD_QUOTA)
-        findings = [] if quota is None else check_card_quota(quota)
-        findings += _below_ancestors(object_name(obj), inventory)
-        limits = {
-            "capability": as_map(value_at(obj, "spec", "capability")),
-            "deserved": as_map(value_at(obj, "spec", "deserved")),
-            "guarantee": as_map(value_at(obj, "spec", "guarantee", "resource")),
-        }
-        name = object_name(obj)
-        findings += unenforced_limits(
-            name, limits, annotations, plugins, is_parent=inventory.is_parent(name), shares=shares
-        )
-        problem = inventory.parent_problem(name)
+        findings = _queue_limits(obj, object_name(obj), inventory, plugins, shares)
+        problem = inventory.parent_problem(object_name(obj))
         findings += [problem] if problem is not None else []
-        namespaces = annotations.get(keys.QUEUE_NAMESPACES)
-        if namespaces is not None and namespace_rule(namespaces).problem:
-            message = f"{namespace_rule(namespaces).problem}; the queue accepts no namespace"
-            findings.append(Finding("error", annotation_field(keys.QUEUE_NAMESPACES), message, NAMESPACES_FORM))
+    elif kind == NAMESPACE_QUEUE:
+        name = f"{namespace_of(obj)}/{object_name(obj)}"
+        ready = inventory.readiness(name)
+        findings = _queue_limits(obj, name, inventory, plugins, shares)
+        if not ready.is_ready:
+            message = f"{ready.reason}: {ready.message.removeprefix('spec.parent: ')}: pods of the queue do not start"
+            findings.append(Finding("warning", "spec.parent", message, PARENT_FORM))
     elif kind == CARD_BUDGET:
         findings = check_card_budget(obj, inventory, plugins)
     elif kind == "Node":
@@ -213,11 +206,34 @@ def _workload(
     if ours and as_map(obj.get("spec")).get("runningEstimate") is not None:
         yield from check_running_estimate(value_at(obj, "spec", "runningEstimate"), "spec.runningEstimate")
     yield from check_task_topology(annotations, _task_names(obj), severity=severity)
-    queue, queue_field = _queue(obj, templates)
+    reference, queue_field = _queue(obj, templates)
+    queue = queue_id(reference, namespace_of(obj))
     yield from check_queue(queue, queue_field, inventory)
     if keys.CARD_REQUEST in annotations:
         yield from check_card_request(annotations[keys.CARD_REQUEST], severity=severity)
         yield from _request_against(annotations[keys.CARD_REQUEST], templates, charged, queue, inventory)
+
+
+def _queue_limits(
+    obj: Json, name: str, inventory: Inventory, plugins: QuotaPlugins, shares: Collection[str]
+) -> list[Finding]:
+    """Findings about the limits and annotations of a Queue or NamespaceQueue with this id."""
+    annotations = texts(obj, "metadata", "annotations")
+    quota = annotations.get(keys.CARD_QUOTA)
+    findings = [] if quota is None else check_card_quota(quota)
+    findings += _below_ancestors(name, inventory)
+    limits = {
+        "capability": as_map(value_at(obj, "spec", "capability")),
+        "deserved": as_map(value_at(obj, "spec", "deserved")),
+        "guarantee": as_map(value_at(obj, "spec", "guarantee", "resource")),
+    }
+    is_parent = inventory.is_parent(name)
+    findings += unenforced_limits(name, limits, annotations, plugins, is_parent=is_parent, shares=shares)
+    namespaces = annotations.get(keys.QUEUE_NAMESPACES)
+    if namespaces is not None and namespace_rule(namespaces).problem:
+        message = f"{namespace_rule(namespaces).problem}; the queue accepts no namespace"
+        findings.append(Finding("error", annotation_field(keys.QUEUE_NAMESPACES), message, NAMESPACES_FORM))
+    return findings
 
 
 def _below_ancestors(queue: str, inventory: Inventory) -> Iterator[Finding]:

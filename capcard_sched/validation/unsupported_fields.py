@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from capcard_sched.model.annotations import OVERCOMMIT_FACTOR
+from capcard_sched.model.annotations import DISCOVERED_FROM
 from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.kube_groups import KubeGroupSpec, held_text
 from capcard_sched.validation.checks import Finding
@@ -21,11 +21,14 @@ _FIELDS: Final = {
     "PodGroup": (
         ("spec topologyAffinity", "affinity between groups is not supported: groups may share a HyperNode", "no value"),
     ),
-    "Queue": (
-        ("spec allowedNamespaces", "NamespaceQueues are not supported: none attaches to the queue", "no value"),
-        (f"metadata annotations {OVERCOMMIT_FACTOR}", "overcommit is not limited per queue", "no annotation"),
-        ("spec extendClusters", "jobs are not dispatched to other clusters", "no value"),
+    "HyperNode": (
+        (
+            f"metadata labels {DISCOVERED_FROM}",
+            "no controller discovers HyperNodes: the members stay as they are when nodes come and go",
+            "members by labelMatch, without the label",
+        ),
     ),
+    "Queue": (("spec extendClusters", "jobs are not dispatched to other clusters", "no value"),),
 }
 
 

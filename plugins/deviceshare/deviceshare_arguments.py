@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.arguments import ArgumentReader
 
 _PREFIX: Final = "deviceshare."
+#: An argument of Volcano 1.16 without effect.
+EXCLUSIVE_RULES: Final = "deviceshare.GPUExclusiveRules"
 _POLICIES: Final = ("binpack", "spread")
 _Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
 

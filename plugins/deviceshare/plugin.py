@@ -19,7 +19,11 @@ from capcard_sched.plugins.deviceshare.device_choice import NoChoice
 from capcard_sched.plugins.deviceshare.device_config import DeviceSettings
 from capcard_sched.plugins.deviceshare.device_rows import DeviceRows, accounting_of, samples
 from capcard_sched.plugins.deviceshare.device_states import evaluate
-from capcard_sched.plugins.deviceshare.deviceshare_arguments import DeviceShareArguments, check_arguments
+from capcard_sched.plugins.deviceshare.deviceshare_arguments import (
+    EXCLUSIVE_RULES,
+    DeviceShareArguments,
+    check_arguments,
+)
 from capcard_sched.plugins.deviceshare.free_devices import FreeDevices
 from capcard_sched.plugins.deviceshare.gpushare import GpuShareDevices
 from capcard_sched.plugins.deviceshare.result_cache import DeviceResultCache
@@ -84,7 +88,9 @@ class DeviceShare(Plugin):
 
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> DeviceShareArguments:
-        arguments = problems.decode(DeviceShareArguments, raw)
+        arguments = problems.decode(DeviceShareArguments, raw, handled=(EXCLUSIVE_RULES,))
+        if raw.get(EXCLUSIVE_RULES):
+            problems.unsupported(EXCLUSIVE_RULES, "a choice of exclusive cards by labels of pods")
         assert isinstance(arguments, DeviceShareArguments)
         check_arguments(arguments, problems)
         return arguments

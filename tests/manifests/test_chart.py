@@ -121,7 +121,9 @@ def test_with_cert_manager_the_chart_makes_the_objects_of_that_component(
             "cert-manager.io/inject-ca-from": "capcard-system/capcard-sched-admission"
         }
     rules = [rule for name, each in found.items() if "Role " in name and "admission" in name for rule in each["rules"]]
-    assert {word for rule in rules for word in rule["resources"]} == {"queues", "namespaces", "priorityclasses"}
+    assert {word for rule in rules for word in rule["resources"]} == {
+        *("queues", "namespacequeues", "namespaces", "priorityclasses")
+    }
 
 
 def test_beside_volcano_the_chart_makes_the_objects_of_that_kustomization(helm: Path, kubectl: Path) -> None:
@@ -438,8 +440,6 @@ def test_metrics_are_open_to_the_namespace_with_the_given_labels_only(helm: Path
         ({"custom": {"agent_scheduler_enable": True}}, "custom.agent_scheduler_enable: true is not supported"),
         ({"custom": {"scheduler_sharding_mode": "hard"}}, "custom.scheduler_sharding_mode: hard is not supported"),
         ({"custom": {"scheduler_sharding_mode": "soft", "sharding_configmap_data": "a: b"}}, "soft is not supported"),
-        ({"custom": {"scheduler_feature_gates": "A=true,NamespaceQueue=true"}}, "NamespaceQueue=true is not supported"),
-        ({"custom": {"admission_feature_gates": "QueueScopedOvercommit=1"}}, "custom.admission_feature_gates"),
         ({"custom": {"scheduler_replicas": "two"}}, "scheduler_replicas"),
         ({"custom": {"scheduler_replicas": -1}}, "scheduler_replicas"),
         ({"custom": {"scheduler_name": []}}, "scheduler_name"),

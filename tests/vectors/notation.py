@@ -96,6 +96,22 @@ class VectorHarness(Harness):
         body["metadata"] = {"name": name, **body.get("metadata", {})}
         self.apply(deltas.ObjectChanged(msgspec.convert(body, watch.type)))
 
+    def local_queue(
+        self,
+        name: str,
+        *,
+        parent: str | None = None,
+        capability: Mapping[str, Any] | None = None,
+        deserved: Mapping[str, Any] | None = None,
+        state: str = "Open",
+        annotations: Mapping[str, str] | None = None,
+    ) -> None:
+        """Add or replace a NamespaceQueue, written `namespace/name`."""
+        namespace, _, name = name.partition("/")
+        meta = {"namespace": namespace, "uid": f"{namespace}-{name}", "annotations": annotations}
+        spec = {"parent": parent, "capability": capability, "deserved": deserved}
+        self.object(name, kind="NamespaceQueue", metadata=meta, spec=spec, status={"state": state})
+
     def evict_failed(self, name: str) -> None:
         """The API server refuses the eviction of a pod."""
         self.apply(deltas.EvictFailed("default", name, self.task(name).uid, "a disruption budget"))

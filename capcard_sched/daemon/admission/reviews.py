@@ -28,6 +28,7 @@ from capcard_sched.daemon.admission.rule_worker import RuleWorker, TooManyReview
 from capcard_sched.kube.client import Client, RequestError
 from capcard_sched.kube.paths import object_path
 from capcard_sched.model.deltas import Delta, ObjectChanged, ObjectGone
+from capcard_sched.model.namespace_queues import NamespaceQueueObject
 from capcard_sched.model.objects import NamespaceObject, PriorityClassObject, QueueObject
 from capcard_sched.validation.budget import BudgetError
 from capcard_sched.validation.checks import Finding
@@ -213,6 +214,10 @@ class Reviews:
                     view.drop_priority_class(name)
                 case ObjectGone("Queue", _, name):
                     view.drop_queue(name)
+                case ObjectChanged(NamespaceQueueObject() as local):
+                    view.set_namespace_queue(local)
+                case ObjectGone("NamespaceQueue", namespace, name):
+                    view.drop_namespace_queue(f"{namespace}/{name}")
                 case ObjectGone("Namespace", _, name):
                     view.set_namespace(name, "")
                 case _:

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 _LIMITS: Final = ServerLimits(connections=256, idle_seconds=120.0)
 #: Seconds between two checks of the certificate, its files, the webhook configurations and the admission configuration.
 _REFRESH_SECONDS: Final = 10.0
-#: PriorityClasses are optional: without the right to list them, none is reported as missing.
-_WATCHED: Final = frozenset({"Queue", "Namespace", "PriorityClass"})
+#: NamespaceQueues and PriorityClasses are optional: without the right to list these, none is reported as missing.
+_WATCHED: Final = frozenset({"Queue", "NamespaceQueue", "Namespace", "PriorityClass"})
 #: Seconds without a turn of the event loop after which the process counts as dead.
 _STALLED_SECONDS: Final = 60.0
 

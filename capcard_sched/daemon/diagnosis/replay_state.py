@@ -195,7 +195,8 @@ def _subject(intent: Intent) -> str:
         return f"{ref.kind} {ref.namespace}/{ref.name}" if ref.namespace else f"{ref.kind} {ref.name}"
     kinds = {
         "UpdatePodGroup": "PodGroup", "AnnotatePodGroup": "PodGroup",
-        "UpdatePodCondition": "Pod", "RemoveGate": "Pod", "Bind": "Pod", "Evict": "Pod",
+        "WriteConfigMap": "ConfigMap", "UpdatePodCondition": "Pod", "RemoveGate": "Pod", "Bind": "Pod",
+        "Evict": "Pod",
     }  # fmt: skip
     kind = kinds.get(type(intent).__name__, "Queue")
     namespace = getattr(intent, "namespace", "")

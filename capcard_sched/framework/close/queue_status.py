@@ -9,7 +9,8 @@ from capcard_sched.framework.close.write_conflict_backoff import WriteConflictBa
 from capcard_sched.framework.quota.limits import unenforced
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import QUEUE_NAMESPACES
-from capcard_sched.model.intents import AnnotateQueue, Intent, ObjectRef, UpdateQueueStatus
+from capcard_sched.model.intents import AnnotateQueue, Intent, UpdateQueueStatus
+from capcard_sched.model.namespace_queues import queue_ref
 from capcard_sched.model.quantity import format_amount
 from capcard_sched.model.queue import ROOT, ancestors, namespace_rule
 from capcard_sched.model.report_once import ReportOnce
@@ -148,8 +149,7 @@ class QueueWarnings:
                     self.reasons[name] = (*self.reasons.get(name, ()), row.code)
             elif name in session.state.deleted_queues:
                 warnings.append("queue deleted while pods run, which stay charged to it")
-            ref = ObjectRef("Queue", "", name)
-            session.results.report.add_warnings(ref, self._reported.update(name, warnings))
+            session.results.report.add_warnings(queue_ref(name), self._reported.update(name, warnings))
 
     def _affected(self, session: Session, names: AbstractSet[str]) -> set[str]:
         """Notes the parents of changed queues.

@@ -31,8 +31,8 @@ from capcard_sched.model.intents import (
     ObjectRef,
     UpdatePodGroup,
 )
+from capcard_sched.model.namespace_queues import missing_text
 from capcard_sched.model.objects import PodGroupCondition
-from capcard_sched.model.queue import NAMESPACE_QUEUES, names_namespace_queue
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import PodGroupPhase, TaskStatus
 from capcard_sched.model.timestamps import format_timestamp
@@ -119,6 +119,7 @@ class SessionCloser:
             self._add_never_starting(session, job, intents)
         self._queue_statuses.close(session, intents)
         intents += [AnnotateNode(name, dict(notes)) for name, notes in sorted(session.results.node_annotations.items())]
+        intents += [intent for _, intent in sorted(session.results.config_map_writes.items())]
         self._events.emit_refusals(session, intents)
         for notice in sorted(session.results.notices):
             self._events.emit(session, intents, notice.object, notice.reason.type, notice.reason.code, notice.message,
@@ -148,12 +149,9 @@ class SessionCloser:
         for key in sorted(session.state.orphans):
             job = session.state.orphans[key]
             row = reasons.QUEUE_NOT_FOUND
-            text = row.render(queue=job.queue)
-            if names_namespace_queue(job.queue):
-                text = f"{text}: {NAMESPACE_QUEUES}"
-            session.results.refuse(
-                job, Refusal("session", "", row.code, text, queue=job.queue, event=True, pods_too=True)
-            )
+            text = row.render(problem=missing_text(job.queue))
+            refusal = Refusal("session", "", row.code, text, queue=job.queue, event=True, pods_too=True)
+            session.results.refuse(job, refusal)
         row = reasons.UNSUPPORTED_FEATURE
         for key, text in sorted(session.state.held.items()):
             job = session.state.jobs[key]

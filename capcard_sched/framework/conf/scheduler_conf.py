@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 #: Plugins of Volcano that do not exist here, with what their absence changes.
 _WITHOUT_COUNTERPART: Final = {
-    "fairshare": "jobs are not ordered by the usage of their namespaces, and none is held back for it",
     "group-topology-affinity": "topologyAffinity of PodGroups has no effect",
 }
 _TOP_KEYS: Final = ("actions", "tiers", "configurations", "metrics")

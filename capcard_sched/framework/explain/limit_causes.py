@@ -8,6 +8,7 @@ from capcard_sched.framework.explain import sentences
 from capcard_sched.framework.explain.sentences import amount_of, amounts, form, nearest, quantity
 from capcard_sched.model import reasons
 from capcard_sched.model.groups import shortages_of
+from capcard_sched.model.namespace_queues import missing_text
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.quoting import brief, plural
 from capcard_sched.model.resources import CPU, MEMORY
@@ -55,6 +56,8 @@ def not_admitted(data: JobFacts, refusal: Refusal) -> StageResult:
     """A PodGroup that enqueue refuses, or that is not valid."""
     if data.queue.state == "missing" or refusal.reason == reasons.QUEUE_NOT_OPEN.code:
         return StageResult("NotAdmitted", admits_nothing(data))
+    if refusal.reason == reasons.QUEUE_NOT_READY.code:
+        return StageResult("NotAdmitted", sentences.plain(refusal.message))
     if refusal.reason == reasons.NOT_ENOUGH_PODS_OF_TASK.code or refusal.hook == "job_valid":
         return StageResult("Incomplete", _missing_members(data) or sentences.capital(sentences.plain(refusal.message)))
     figures = refusal.figures
@@ -77,7 +80,8 @@ def not_admitted(data: JobFacts, refusal: Refusal) -> StageResult:
         most = f"{amount_of(resource, limit)} that {refusal.plugin} admits"
         if refusal.limiter.factor != 1:
             most += f" (factor {refusal.limiter.factor:g})"
-        return StageResult("NotAdmitted", f"{needs}, and the cluster has {left} left of the {most}: {split}")
+        holder = f"queue {refusal.limiter.name}" if refusal.limiter.kind == "Queue" else "the cluster"
+        return StageResult("NotAdmitted", f"{needs}, and {holder} has {left} left of the {most}: {split}")
     owner = data.named_queue(refusal.queue)
     if not data.is_own_limit(refusal, figures):
         return StageResult("NotAdmitted", f"{needs}, and {data.given_by(refusal.queue, figures, refusal)}: {split}")
@@ -109,6 +113,8 @@ def admits_nothing(data: JobFacts) -> str:
     queue = data.queue.name
     if data.queue.state != "missing":
         return f"Queue {queue} is {data.queue.state}: it admits no jobs"
+    if "/" in queue:
+        return missing_text(queue)
     close = nearest(queue, data.queues)
     meant = f"; did you mean {close}?" if close else f"; existing queues: {brief(data.queues)}"
     return f"Queue {queue} does not exist{meant}"

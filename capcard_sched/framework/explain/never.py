@@ -143,6 +143,8 @@ def _larger_than_cluster(data: JobFacts) -> list[str]:
     needed, most = in_units(resource, figures.requested), amount_of(resource, in_units(resource, figures.limit))
     if limiter is not None and limiter.kind == "ResourceQuota":
         has = f"ResourceQuota {limiter.name} of namespace {data.job.namespace} allows {most}"
+    elif limiter is not None and limiter.kind == "Queue":
+        has = f"{refusal.plugin} admits {most} in queue {limiter.name}"
     elif limiter is not None:
         has = f"{refusal.plugin} admits {most} in the cluster"
     else:

@@ -171,7 +171,7 @@ def refusal(
         hook,
         plugin,
         row.code,
-        row.render(dimensions=_listed(word, found.names)),
+        row.render(dimensions=_listed(word, found.names), queue=queue),
         queue=queue,
         figures=found.figures,
         limiter=limiter,

@@ -40,6 +40,19 @@ class Nomination(msgspec.Struct, frozen=True):
     term: int = 0
 
 
+class UsageRecord(NamedTuple):
+    """Usage per queue and namespace up to a session, for the plugin fairshare."""
+
+    #: Unix seconds.
+    at: float
+    #: Queue to namespace to base units x seconds, decayed.
+    usage: Mapping[str, Mapping[str, float]]
+    #: `ClusterState.terms` at that time.
+    term: int
+    #: Unix seconds of the last write of the state.
+    written: float
+
+
 class AdmissionRefusal(NamedTuple):
     """The refusal of a waiting job at admission."""
 
@@ -83,13 +96,14 @@ class CarryOver:
         #: Key of a job to its last evicted pods, oldest first.
         self.evicted: Final[Mapping[str, Sequence[EvictedPod]]] = self._evicted
 
+        self._usage_record: UsageRecord | None = None
         #: The pods that the nodes hold when they are empty.
         self.node_places: Final = NodePlaces()
         #: Unix seconds at which terminating pods are overdue.
         self.overdue_moments: Sequence[float] = ()
 
     def successor(self) -> CarryOver:
-        """The part that outlives a change of the scheduler-conf: nominations and results of evictions."""
+        """The part that outlives a change of the scheduler-conf: nominations, results of evictions, and usage."""
         fresh = CarryOver()
         fresh._is_silent, fresh._leaves_out_counts = self._is_silent, self._leaves_out_counts
         fresh._expects_nodes = self._expects_nodes
@@ -97,6 +111,7 @@ class CarryOver:
         fresh._expired_nominations.update(self._expired_nominations)
         fresh._refused_evictions.update(self._refused_evictions)
         fresh._evicted.update(self._evicted)
+        fresh._usage_record = self._usage_record
         return fresh
 
     def keep(self, jobs: Container[str]) -> None:
@@ -153,6 +168,17 @@ class CarryOver:
             return True
         known = self._admissions.get(f"{ref.namespace}/{ref.name}")
         return known is not None and known.is_repeated and known.refusal is refusal
+
+    # --- usage ------------------------------------------------------------------------------------------------------
+
+    @property
+    def usage_record(self) -> UsageRecord | None:
+        """The usage up to the last session; None before the first one that keeps it."""
+        return self._usage_record
+
+    def keep_usage(self, record: UsageRecord) -> None:
+        """Keeps the usage up to this session."""
+        self._usage_record = record
 
     # --- the session deadline ---------------------------------------------------------------------------------------
 

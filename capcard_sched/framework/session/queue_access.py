@@ -46,7 +46,11 @@ class QueueAccess:
     def version(self, queue: Queue) -> tuple[object, ...]:
         """The content of the queues that decides on unchanged jobs, while labels of namespaces are unchanged."""
         chain = (queue, *ancestors(queue, self._snapshot.queues))
-        return self._is_parent_with_quota(queue), *(one.annotations.get(QUEUE_NAMESPACES) for one in chain)
+        return (
+            self._is_parent_with_quota(queue),
+            self._blocked(queue),
+            *(one.annotations.get(QUEUE_NAMESPACES) for one in chain),
+        )
 
     def _is_parent_with_quota(self, queue: Queue) -> bool:
         return (
@@ -62,6 +66,10 @@ class QueueAccess:
             return row, row.render(queue=queue.name, cause="it is the root of all queues")
         if self._is_parent_with_quota(queue):
             return row, row.render(queue=queue.name, cause="it has child queues and a card quota of its own")
+        blocked = self._blocked(queue)
+        if blocked:
+            row = reasons.QUEUE_NOT_READY
+            return row, row.render(queue=queue.name, cause=blocked)
         for one in (queue, *ancestors(queue, self._snapshot.queues)):
             text = one.annotations.get(QUEUE_NAMESPACES)
             if text is not None and not namespace_rule(text).accepts(
@@ -73,6 +81,13 @@ class QueueAccess:
                 )
                 return row, message
         return None
+
+    def _blocked(self, queue: Queue) -> str:
+        """Why no pod of a NamespaceQueue may start; "" when one may, and for a Queue."""
+        if "/" not in queue.name or queue.blocked:
+            return queue.blocked
+        above = ancestors(queue, self._snapshot.queues)
+        return next((f"queue {one.name} is {one.state}" for one in above if not one.is_open), "")
 
     def _has_child(self, queue: Queue) -> bool:
         """Whether a queue below it is not above it, too: a circle of parents makes no tree."""

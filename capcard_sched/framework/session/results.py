@@ -9,8 +9,9 @@ from capcard_sched.framework.api.dispatch import HookFailed, error_text
 from capcard_sched.framework.api.plugin import OutsideError
 from capcard_sched.framework.session.report import HookError, SessionReport, TaskOutcome
 from capcard_sched.model import reasons
-from capcard_sched.model.intents import ObjectRef
+from capcard_sched.model.intents import ObjectRef, WriteConfigMap
 from capcard_sched.model.job import Job, Task
+from capcard_sched.model.namespace_queues import queue_ref
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.refusal import Refusal
 
@@ -58,7 +59,7 @@ def reference(subject: Subject) -> ObjectRef:
     if isinstance(subject, Job):
         return ObjectRef("PodGroup", subject.namespace, subject.name, subject.uid)
     if isinstance(subject, Queue):
-        return ObjectRef("Queue", "", subject.name)
+        return queue_ref(subject.name)
     return ObjectRef("Node", "", subject.name)
 
 
@@ -116,6 +117,9 @@ class SessionResults:
         self._node_annotations: dict[str, dict[str, str | None]] = {}
         #: Annotations to be merged at close, by name of the node.
         self.node_annotations: Final[Mapping[str, Mapping[str, str | None]]] = self._node_annotations
+        self._config_map_writes: dict[tuple[str, str], WriteConfigMap] = {}
+        #: ConfigMaps to be written at close, by namespace and name.
+        self.config_map_writes: Final[Mapping[tuple[str, str], WriteConfigMap]] = self._config_map_writes
         self._touched_jobs: set[str] = set(changed.jobs)
         #: Keys of jobs that changed or were considered: the candidates for a new status.
         self.touched_jobs: Final[AbstractSet[str]] = self._touched_jobs
@@ -279,6 +283,10 @@ class SessionResults:
     def annotate_queue(self, queue: Queue, annotations: Mapping[str, str | None]) -> None:
         """Merges annotations into a queue at close."""
         self._queue_annotations.setdefault(queue.name, {}).update(annotations)
+
+    def write_config_map(self, namespace: str, name: str, data: Mapping[str, str], labels: Mapping[str, str]) -> None:
+        """Creates a ConfigMap at close, or sets these keys and labels."""
+        self._config_map_writes[namespace, name] = WriteConfigMap(namespace, name, dict(data), dict(labels))
 
     def guarded(self, subject: _S, call: Callable[[_S], _T]) -> _T | None:
         """The result of a call about one object; None when it fails, which is recorded."""

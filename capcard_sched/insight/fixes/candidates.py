@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capcard_sched.controllers.objects import QUEUE
 from capcard_sched.insight.fixes.kinds import KINDS
 from capcard_sched.insight.fixes.situation import Situation
 
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capcard_sched.framework.core import Core
-    from capcard_sched.insight.fixes.change import Candidate
+    from capcard_sched.insight.fixes.change import Candidate, ProposedChange
     from capcard_sched.insight.object_view import Json, ObjectView
     from capcard_sched.model.diagnosis import JobDiagnosis
     from capcard_sched.model.job import Job
@@ -37,4 +38,9 @@ def candidates(
         return ()
     situation = Situation(core, session, view, job, owner, found, may_evict)
     rows = (row for kind in KINDS.values() for row in kind.propose(situation))
-    return tuple(dict.fromkeys(row for row in rows if row))
+    return tuple(dict.fromkeys(row for row in rows if row and not any(map(_is_of_tenant, row))))
+
+
+def _is_of_tenant(change: ProposedChange) -> bool:
+    """Whether a change is of a NamespaceQueue, which the namespace decides on."""
+    return change.target[0] == QUEUE and "/" in change.target[2]

@@ -30,6 +30,7 @@ from capcard_sched.kube.kinds import WatchedKind
 from capcard_sched.kube.paths import object_path
 from capcard_sched.model.annotations import GROUP_NAME, GROUP_NAME_ALIAS
 from capcard_sched.model.kinds import KIND_BY_NAME, Kind
+from capcard_sched.model.namespace_queues import NAMESPACE_QUEUE
 from capcard_sched.model.numbers import whole_number
 from capcard_sched.model.objects import ApiStruct, ObjectMeta, OwnerReference
 from capcard_sched.model.ownership import Owner, controller_of_meta
@@ -231,6 +232,7 @@ class _TrimRule(NamedTuple):
 _ROWS: Final[Mapping[str, _TrimRule]] = {
     POD_GROUP: _TrimRule(WatchedObject, _trim_whole),
     QUEUE: _TrimRule(WatchedObject, _trim_whole),
+    NAMESPACE_QUEUE: _TrimRule(WatchedObject, _trim_whole),
     JOB: _TrimRule(WatchedObject, _trim_whole, _VERSIONED),
     CRON_JOB: _TrimRule(WatchedObject, _trim_whole, _VERSIONED),
     COMMAND: _TrimRule(WatchedObject, _trim_whole),
@@ -240,7 +242,7 @@ _ROWS: Final[Mapping[str, _TrimRule]] = {
     CLAIM: _TrimRule(NameRecord, _trim_name, ()),
 }
 #: Kinds whose absence a controller can do without.
-_OPTIONAL: Final = frozenset({PRIORITY_CLASS, CLAIM, CRON_JOB})
+_OPTIONAL: Final = frozenset({PRIORITY_CLASS, CLAIM, CRON_JOB, NAMESPACE_QUEUE})
 
 
 class WatchedRecords:
@@ -275,7 +277,7 @@ class WatchedRecords:
             path=self.resources[kind].collection(),
             changed=_change(kind, row.trim),
             required=kind not in _OPTIONAL and kind not in self.owners,
-            expected=kind not in self.owners,
+            expected=kind not in self.owners and kind != NAMESPACE_QUEUE,
             reads=row.reads,
             written=kind not in self.owners,
             explained=False,

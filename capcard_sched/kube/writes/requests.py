@@ -14,13 +14,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from capcard_sched.kube.writes.event_correlator import Series
-    from capcard_sched.model.intents import Bind, UpdatePodGroup
+    from capcard_sched.model.intents import Bind, UpdatePodGroup, WriteConfigMap
     from capcard_sched.model.objects import PodConditionObject
 
 MERGE: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
 #: Content type: merges lists of built-in kinds by key, conditions by type. Custom resources do not support it.
 STRATEGIC: Final = "application/strategic-merge-patch+json"
+
+#: Content type of server-side apply: creates the object, or sets the fields of the body.
+APPLY: Final = "application/apply-patch+yaml"
+APPLY_PARAMS: Final = {"fieldManager": "capcard-sched", "force": "true"}
 
 _encode = msgspec.json.Encoder().encode
 #: Namespace of events about cluster-scoped objects.
@@ -40,6 +44,12 @@ def binding(bind: Bind, fence: str | None) -> bytes:
         metadata["annotations"] = annotations
     target = {"kind": "Node", "name": bind.node}
     return _encode({"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target})
+
+
+def config_map(intent: WriteConfigMap) -> bytes:
+    """A ConfigMap as server-side apply takes it."""
+    metadata = {"name": intent.name, "namespace": intent.namespace, "labels": intent.labels}
+    return _encode({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": intent.data})
 
 
 # --- eviction -------------------------------------------------------------------------------------------------------

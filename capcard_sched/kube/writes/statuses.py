@@ -25,9 +25,11 @@ from capcard_sched.model.intents import (
     UpdatePodCondition,
     UpdatePodGroup,
     UpdateQueueStatus,
+    WriteConfigMap,
 )
 from capcard_sched.model.kinds import KIND_BY_NAME
 from capcard_sched.model.kube_groups import KUBE_GROUP, kube_condition, kube_name, unschedulable_text
+from capcard_sched.model.namespace_queues import queue_ref
 from capcard_sched.model.objects import PodConditionObject
 from capcard_sched.model.reasons import GATE_NOT_REMOVED
 
@@ -106,12 +108,13 @@ StatusIntent: TypeAlias = (
     | UpdateQueueStatus
     | AnnotateQueue
     | AnnotateNode
+    | WriteConfigMap
     | UpdatePodCondition
     | RemoveGate
 )
 _ANNOTATIONS: Final = (AnnotatePodGroup, AnnotateQueue, AnnotateNode)
 #: Writes to objects themselves, not to a subresource.
-_OF_OBJECTS: Final = (*_ANNOTATIONS, RemoveGate)
+_OF_OBJECTS: Final = (*_ANNOTATIONS, WriteConfigMap, RemoveGate)
 #: Status of a write without the right to it.
 _FORBIDDEN: Final = 403
 #: Intent to the kind of write; of annotations that of the object comes before `Annotations`.
@@ -122,6 +125,7 @@ _WRITES: Final[dict[type, str]] = {
     AnnotateQueue: "QueueAnnotations",
     AnnotateNode: "NodeAnnotations",
     RemoveGate: "PodGate",
+    WriteConfigMap: "ConfigMap",
 }
 #: Kind of write, then namespace and name, or uid, of the object.
 StatusKey: TypeAlias = tuple[str, str, str]
@@ -240,7 +244,17 @@ class Statuses(CallWriter[StatusCall]):
             path = object_path("Pod", intent.namespace, intent.name)
             await self._patch(path, requests.gate_removal(intent.uid), call.term, requests.STRATEGIC)
             return DONE
+        if isinstance(intent, WriteConfigMap):
+            path, params = object_path("ConfigMap", intent.namespace, intent.name), requests.APPLY_PARAMS
+            body = requests.config_map(intent)
+            await self.gate.send(
+                self.client, call.term, "PATCH", path, body=body, content_type=requests.APPLY, params=params
+            )
+            return DONE
         kind, namespace, name = call.key
+        if isinstance(intent, AnnotateQueue):
+            ref = queue_ref(intent.name)
+            kind, namespace, name = ref.kind, ref.namespace, ref.name
         body = requests.annotation_changes(intent.annotations, getattr(intent, "uid", ""))
         await self._patch(object_path(kind.removesuffix("Annotations"), namespace, name), body, call.term)
         return DONE
@@ -305,8 +319,9 @@ class Statuses(CallWriter[StatusCall]):
         return DONE
 
     async def _write_queue(self, intent: UpdateQueueStatus, term: int) -> WriteOutcome:
-        sub = "status" if await self._discovery.has_status("queues") else ""
-        path = object_path("Queue", "", intent.name, sub)
+        ref = queue_ref(intent.name)
+        sub = "status" if await self._discovery.has_status(KIND_BY_NAME[ref.kind].resource) else ""
+        path = object_path(ref.kind, ref.namespace, ref.name, sub)
         body = requests.queue_status(intent.allocated)
         status = _status_in(await self._patch(path, body, term))
         # A merge patch keeps resources that it does not name, such as unused ones.

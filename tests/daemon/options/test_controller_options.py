@@ -56,7 +56,10 @@ def test_a_flag_without_effect_has_its_reason() -> None:
         "--controllers=*,-sharding-controller,-hyperNode-controller",
     )
     assert options.problems() == []
-    assert options.given()["--feature-gates"] == "WorkLoadSupport=true: no gate of this program"
+    assert options.given()["--feature-gates"] == (
+        "WorkLoadSupport=true: no gate of this program; "
+        "NamespaceQueue=false: NamespaceQueues are read wherever their kind is served"
+    )
     assert sorted(options.given()) == [
         "--ca-cert-file",
         "--feature-gates",
@@ -99,7 +102,6 @@ def test_the_controllers_to_run(given: list[str], enabled: set[str]) -> None:
     "words, problem",
     [
         (["--controllers=*", "--controllers=+pg-controller"], "'*' cannot be combined"),
-        (["--feature-gates=NamespaceQueue=true"], "--feature-gates: NamespaceQueue=true is not supported"),
         (["--controllers=+nodes"], "unknown controller 'nodes'; accepted: *, pg-controller"),
         (["--leader-elect-lease-duration=5s"], "must be longer than --leader-elect-renew-deadline"),
         (["--leader-elect-retry-period=9s"], "must be longer than 1.2 times --leader-elect-retry-period"),

@@ -436,7 +436,6 @@ def test_the_flags_of_newer_releases_are_accepted() -> None:
         ("--scheduler-sharding-mode=hard", "--scheduler-sharding-mode: hard is not supported"),
         ("--scheduler-sharding-mode=soft", "--scheduler-sharding-mode: soft is not supported"),
         ("--scheduler-sharding-mode=half", "'half' is not a mode; accepted: none"),
-        ("--feature-gates=QueueScopedOvercommit=true", "QueueScopedOvercommit=true is not supported"),
     ],
 )
 def test_a_value_whose_loss_changes_decisions_is_refused(word: str, message: str) -> None:

@@ -16,6 +16,7 @@ from capcard_sched.model.intents import (
     UpdatePodCondition,
     UpdatePodGroup,
     UpdateQueueStatus,
+    WriteConfigMap,
 )
 from capcard_sched.model.objects import PodGroupCondition
 from tests.controlplane.cluster import Cluster
@@ -267,3 +268,27 @@ async def test_a_condition_with_a_new_message_is_rate_limited_and_one_with_a_new
     await effects.quiet(within=1.5)
     assert await message() == "0/8 nodes: no volume"
     assert effects.observer.writes == [("PodCondition", 200)] * 3
+
+
+async def test_a_config_map_is_created_and_keeps_the_keys_of_others(cluster: Cluster, effects: Harness) -> None:
+    path, labels = "/api/v1/namespaces/default/configmaps/state", {"app": "volcano-scheduler"}
+    await effects.write(WriteConfigMap("default", "state", {"state.json": "{}"}, labels))
+    merge = {"data": {"other": "x"}}
+    await cluster.request("PATCH", path, body=merge, content_type="application/merge-patch+json")
+    await effects.write(WriteConfigMap("default", "state", {"state.json": "[]"}, labels))
+    found = await cluster.request("GET", path)
+    assert (found["data"], found["metadata"]["labels"]) == ({"state.json": "[]", "other": "x"}, labels)
+
+
+async def test_a_namespace_queue_gets_its_status(cluster: Cluster, effects: Harness) -> None:
+    path = "/apis/scheduling.volcano.sh/v1beta1/namespaces/default/namespacequeues"
+    body = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "NamespaceQueue",
+        "metadata": {"name": "t"},
+        "spec": {},
+    }
+    await cluster.request("POST", path, body=body)
+    await effects.write(UpdateQueueStatus("default/t", {"cpu": "2"}), AnnotateQueue("default/t", {"a": "b"}))
+    found = await cluster.request("GET", f"{path}/t")
+    assert (found["status"]["allocated"], found["metadata"]["annotations"]) == ({"cpu": "2"}, {"a": "b"})

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from capcard_sched.admission.jobs import check_job_update, check_new_job, default_job
+from capcard_sched.admission.namespace_queues import check_namespace_queue_deletion, check_namespace_queue_object
 from capcard_sched.admission.pods import (
     AdmissionConfigError,
     check_new_pod,
@@ -22,7 +23,8 @@ from capcard_sched.admission.pods import (
 )
 from capcard_sched.admission.queues import QueueRules, check_queue_deletion, check_queue_object, default_queue
 from capcard_sched.admission.review import AdmissionResult, ClusterView, finding_text
-from capcard_sched.model.objects import ObjectMeta, QueueObject
+from capcard_sched.model.namespace_queues import NamespaceQueueObject
+from capcard_sched.model.objects import ObjectMeta, QueueObject, QueueSpec, QueueStatus
 from tests.unit.admission.objects import Json, changed, vectors, view
 
 JOBS = vectors("jobs.yaml")
@@ -299,6 +301,9 @@ def pod_group(queue: str, **annotations: str) -> Json:
     [
         ("research", ""),
         ("default", ""),
+        ("namespace/local", ""),  # a warning, as long as it does not exist
+        ("research/local", "research/local is no reference to a queue"),
+        ("cluster/research", "cluster/research is no reference to a queue"),
         ("missing", "unable to find queue: missing"),
         ("closed", "can only submit PodGroup to queue with state `Open`, queue `closed` status is `Closed`"),
         ("closing", "can only submit PodGroup to queue with state `Open`, queue `closing` status is `Closing`"),
@@ -520,6 +525,73 @@ def stored(name: str, parent: str, **amounts: str) -> QueueObject:
     spec = {field: {"cpu": amount} for field, amount in amounts.items() if field != "guarantee"}
     guarantee = {"guarantee": {"resource": {"cpu": amounts["guarantee"]}}} if "guarantee" in amounts else {}
     return msgspec.convert({"metadata": {"name": name}, "spec": {"parent": parent, **spec, **guarantee}}, QueueObject)
+
+
+def _with_local_queues(*queues: tuple[str, str, str, str]) -> ClusterView:
+    """Queues q (all namespaces) and closed (none), and NamespaceQueues: namespace, name, parent, allocated pods."""
+    found = view()
+    for name, allowed in (("q", ("*",)), ("closed", ())):
+        found.set_queue(QueueObject(ObjectMeta(name=name), QueueSpec(allowed_namespaces=allowed)))
+    for namespace, name, parent, pods in queues:
+        status = QueueStatus(allocated={"pods": pods} if pods else None)
+        meta = ObjectMeta(name=name, namespace=namespace)
+        found.set_namespace_queue(NamespaceQueueObject(meta, QueueSpec(parent=parent), status))
+    return found
+
+
+@pytest.mark.parametrize(
+    "parent, message",
+    [
+        ("cluster/q", ""),
+        ("up", ""),
+        ("cluster/none", ""),  # its condition Ready names the cause
+        ("cluster/root", "cluster/root"),
+        ("namespace/up", "is no reference"),
+        ("t", "a/t would be below itself: a/t below a/t"),
+        ("down", "a/t would be below itself: a/t below a/down below a/t"),
+        ("cluster/closed", "NamespaceQueue a/up is below queue closed: a namespace has one subtree there"),
+    ],
+)
+def test_parent_of_a_namespace_queue(parent: str, message: str) -> None:
+    known = _with_local_queues(("a", "up", "cluster/closed", ""), ("a", "down", "t", ""), ("b", "x", "cluster/q", ""))
+    obj = {"metadata": {"name": "t", "namespace": "a"}, "spec": {"parent": parent}}
+    result = check_namespace_queue_object(obj, None, known)
+    if message:
+        assert_rejected(result, "spec.parent", message)
+    else:
+        assert result.findings == ()
+
+
+def test_deletion_of_queues_with_namespace_queues() -> None:
+    known = _with_local_queues(("a", "up", "cluster/q", ""), ("a", "down", "up", "2"), ("b", "x", "cluster/q", ""))
+    for result, message in (
+        (check_queue_deletion("q", known), "because it has 2 child queues: a/up, b/x"),
+        (check_namespace_queue_deletion("a", "up", known), "has 1 queues below it: a/down"),
+        (check_namespace_queue_deletion("a", "down", known), "has allocated pods: 2"),
+    ):
+        assert_rejected(result, "", message)
+    assert check_namespace_queue_deletion("b", "x", known).findings == ()
+
+
+@pytest.mark.parametrize(
+    "allowed, message",
+    [
+        (["a", "b"], ""),
+        (["*"], ""),
+        (["a"], "NamespaceQueue b/x is below the queue, and namespace b is missing"),
+        ([], "namespace a is missing"),
+        (["*", "a"], "stands beside names"),
+        (["Not A Name"], "is no name of a namespace"),
+    ],
+)
+def test_allowed_namespaces_of_a_queue(allowed: list[str], message: str) -> None:
+    known = _with_local_queues(("a", "up", "cluster/q", ""), ("b", "x", "cluster/q", ""))
+    old = {"metadata": {"name": "q"}, "spec": {"allowedNamespaces": ["a", "b", "c"]}}
+    result = check_queue_object(changed(old, "spec.allowedNamespaces", allowed), old, known)
+    if message:
+        assert_rejected(result, "spec.allowedNamespaces", message)
+    else:
+        assert result.errors == []
 
 
 @pytest.mark.parametrize(

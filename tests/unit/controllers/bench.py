@@ -7,6 +7,7 @@ from typing import Any
 from capcard_sched.controllers.cronjobs import CronJobController
 from capcard_sched.controllers.jobs.job_controller import JobController
 from capcard_sched.controllers.jobs.plugins.job_plugin import KeyPair
+from capcard_sched.controllers.namespace_queues import NamespaceQueueController
 from capcard_sched.controllers.podgroups import PodGroupController
 from capcard_sched.controllers.queues import QueueController
 from capcard_sched.controllers.ttl import TtlController
@@ -39,6 +40,7 @@ def restart_controllers(cluster: SimulatedCluster, scheduler: str) -> None:
         TtlController: TtlController(),
         CronJobController: CronJobController(),
         PodGroupController: PodGroupController((scheduler,)),
+        NamespaceQueueController: NamespaceQueueController(),
         QueueController: QueueController(write_counts=True),
     }
     for runner in cluster._controllers:

@@ -36,7 +36,7 @@ class MoveQueueFix(FixKind):
         if position is None or position.state != "missing":
             return
         parents = {ROOT, *(queue.parent for queue in queues.values())}
-        known = sorted(name for name in queues if name not in parents)
+        known = sorted(name for name in queues if name not in parents and "/" not in name)
         close = nearest(position.name, known)
         for name in [close] if close else known[:_MOST_QUEUES]:
             yield (ProposedChange("MoveQueue", situation.target, name),)

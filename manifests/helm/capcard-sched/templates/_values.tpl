@@ -10,12 +10,6 @@
 {{- fail (printf "custom.%s: %v is not supported: without shards, pods are bound to nodes of other schedulers; accepted: none" $name $mode) -}}
 {{- end -}}
 {{- end -}}
-{{- range $name := list "scheduler_feature_gates" "admission_feature_gates" -}}
-{{- $gates := get $custom $name | default "" | toString -}}
-{{- with regexFind "(NamespaceQueue|QueueScopedOvercommit) *= *([tT]([rR][uU][eE])?|1)" $gates -}}
-{{- fail (printf "custom.%s: %s is not supported; accepted: the gate without a value or with false" $name .) -}}
-{{- end -}}
-{{- end -}}
 {{- $unknown := (include "capcard-sched.unusedValues" . | fromJson).unknown -}}
 {{- if and .Values.strictValues $unknown -}}
 {{- fail (printf "strictValues: %s" (join "; " $unknown)) -}}
