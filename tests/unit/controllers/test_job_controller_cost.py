@@ -31,6 +31,47 @@ SPECS: dict[str, Callable[[int], Manifest]] = {
     "replicas": lambda size: {"tasks": [task("w", size)]},
     "replicas with a plugin": lambda size: {"tasks": [task("w", size)], "plugins": {"svc": []}},
     "tasks that depend on each other": _chain,
+    "tasks of which each depends on many": lambda size: {
+        "minAvailable": 1,
+        "tasks": [task(f"t{number}", 1, minAvailable=0, dependsOn={"name": ["t0"] * 20}) for number in range(size)],
+    },
+    "a task that depends on many": lambda size: {
+        "minAvailable": 1,
+        "tasks": [task("w", 2, minAvailable=0, dependsOn={"name": [f"x{number}" for number in range(size)]})],
+    },
+    "tasks with partitions": lambda size: {
+        "tasks": [
+            task(f"t{number}", 2, partitionPolicy={"totalPartitions": 2, "partitionSize": 1, "minPartitions": 1})
+            for number in range(size)
+        ],
+    },
+    "partitions": lambda size: {
+        "tasks": [task("w", size, partitionPolicy={"totalPartitions": size, "partitionSize": 1})],
+    },
+    "policies": lambda size: {
+        "policies": [{"exitCode": 1 + number, "action": "RestartTask"} for number in range(size)],
+        "tasks": [task("w", 2)],
+    },
+    "events of a policy": lambda size: {
+        "policies": [{"events": ["PodEvicted"] * size, "action": "RestartTask"}],
+        "tasks": [task("w", 2)],
+    },
+    "policies and replicas": lambda size: {
+        "policies": [{"exitCode": 1 + number, "action": "RestartTask"} for number in range(size)],
+        "tasks": [task("w", size)],
+    },
+    "volumes": lambda size: {
+        "volumes": [{"mountPath": f"/{number}", "volumeClaimName": f"c{number}"} for number in range(size)],
+        "tasks": [task("w", 2)],
+    },
+    "arguments of a plugin": lambda size: {
+        "plugins": {"mpi": [f"--master=t{number}" for number in range(size)]},
+        "tasks": [task("w", 2)],
+    },
+    "names of plugins": lambda size: {
+        "plugins": {f"plugin-{number}": [] for number in range(size)},
+        "tasks": [task("w", 2)],
+    },
     "tasks with policies": lambda size: {
         "policies": [{"event": "PodEvicted", "action": "RestartTask", "timeout": "1h"}],
         "tasks": [task(f"t{number}", 1) for number in range(size)],
