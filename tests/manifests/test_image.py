@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import importlib.util
 import re
 import shutil
 import subprocess
 import sys
+import threading
 import tomllib
 import zipfile
 from pathlib import Path
@@ -145,7 +148,39 @@ def test_the_copied_paths_suffice_to_build_the_package(tmp_path: Path) -> None:
 
 def sbom() -> Any:
     """The program that `make release` runs."""
-    spec = importlib.util.spec_from_file_location("sbom", ROOT / "requirements" / "sbom.py")
+    return _program("sbom")
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        ("", "File not found"),
+        ("<html>", "Expecting value"),
+        ("{}", "no vulnerabilities"),
+        ('{"vulnerabilities": []}', ""),
+    ],
+)
+def test_an_audit_without_its_database_is_none(tmp_path: Path, text: str, problem: str) -> None:
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(_QuietHandler, directory=str(tmp_path))
+    ) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        if text:
+            (tmp_path / "json").write_text(text)
+        found = _program("audit").unreachable(f"http://127.0.0.1:{server.server_port}/json")
+        server.shutdown()
+    assert problem in found
+    assert bool(found) == bool(problem)
+
+
+class _QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def _program(name: str) -> Any:
+    """A program of the folder of requirements."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "requirements" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
