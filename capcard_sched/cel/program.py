@@ -391,7 +391,7 @@ def _check_regex(node: SyntaxNode) -> None:
         raise CompileError(f"at {node.position}: {error}") from None
 
 
-@text_cache(1024, longer=64)
+@text_cache(1024, short=2048, longer=128)
 def compiled(text: str, variables: tuple[tuple[str, Static], ...]) -> Program | CompileError:
     """The program of an expression, or why it has none; kept for further uses."""
     try:

@@ -12,6 +12,7 @@ from capcard_sched.controllers.owner_rules import built_in_rules
 from capcard_sched.controllers.podgroups import PodGroupController
 from capcard_sched.controllers.view import Create, Patch
 from capcard_sched.model.annotations import GROUP_NAME
+from capcard_sched.model.intents import EmitEvent
 from capcard_sched.simulation.clock import VirtualClock
 from capcard_sched.simulation.store import Store
 from tests.lines import executed_lines
@@ -106,6 +107,34 @@ def test_a_pass_over_a_pod_costs_the_same_however_many_groups_its_owner_has() ->
         return executed_lines(lambda: (groups.is_plain(found), groups.must_wait(found, one, "absent")))
 
     assert cost(400) <= cost(4) + 2
+
+
+def test_labels_of_an_operator_reach_no_object_of_another_namespace() -> None:
+    """The JobSet, its PodGroup and its leader are of another tenant: the pod is a gang of its own, with an event."""
+    store, controller = Store(VirtualClock()), PodGroupController(["capcard-sched"])
+    foreign = {"name": "j", "namespace": "victim"}
+    spec = {"replicatedJobs": [{"name": "w", "replicas": 8}]}
+    store.create("JobSet.jobset.x-k8s.io/v1alpha2", {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
+                 "metadata": foreign, "spec": spec})  # fmt: skip
+    theirs = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": foreign,
+        "spec": {"minMember": 8},
+    }
+    store.create("PodGroup", theirs)
+    forged = store.create("Pod", pod("p"))
+    assert [*controller.keys(POD, None, forged)] == [Key(POD, "team", "p")]
+    writes = controller.reconcile(store, Key(POD, "team", "p"), 0.0).writes
+    made, event, patch = writes
+    assert isinstance(made, Create)
+    assert isinstance(event, EmitEvent)
+    assert isinstance(patch, Patch)
+    assert made.object["metadata"]["namespace"] == "team"
+    assert made.object["spec"]["minMember"] == 1
+    assert [each["name"] for each in made.object["metadata"]["ownerReferences"]] == ["p"]
+    assert event.reason == "OwnerUnreadable"
+    assert patch.key == Key(POD, "team", "p")
 
 
 #: Case to the spec of an owner with a role per pod: each role is a gang.
