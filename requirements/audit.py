@@ -1,50 +1,41 @@
-"""Looks up known vulnerabilities of the pinned packages with pip-audit, if its database can be reached.
+"""Looks up known vulnerabilities of the pinned packages with pip-audit, and states when its database is not reachable.
 
-The database is the JSON document of each release on PyPI. Mirrors of packages often have none of them: pip-audit then
-reports that it does not find the first package.
+The database is the JSON document of each release in the package index. Mirrors of an index often have none of them:
+pip-audit then reports that it does not find the first package.
 """
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 from typing import Final
 
-_DATABASE: Final = "https://pypi.org/pypi/pip/24.0/json"
-_SECONDS: Final = 30
 _LOCKS: Final = ("run", "dev", "release")
+#: Parts of the errors of pip-audit about a database that does not respond, or lacks a release.
+_UNREACHABLE: Final = ("could not be audited", "Connection", "timed out", "Max retries")
 
 
-def unreachable(url: str = _DATABASE) -> str:
-    """Why the database cannot be used, "" if it can."""
-    try:
-        with urllib.request.urlopen(url, timeout=_SECONDS) as response:  # noqa: S310 - a fixed URL
-            found = json.load(response)
-    except (OSError, ValueError) as error:
-        return str(error)
-    return "" if "vulnerabilities" in found else "its response has no vulnerabilities"
+def unreachable(errors: str) -> str:
+    """The error of pip-audit by which the database cannot be used, "" if there is none."""
+    lines = (line for line in errors.splitlines() if any(word in line for word in _UNREACHABLE))
+    return next(lines, "")
 
 
 def main() -> int:
-    """0 without a known vulnerability, 1 with one, 2 if nothing could be looked up."""
-    problem = unreachable()
-    if problem:
-        sys.stderr.write(
-            f"audit: {_DATABASE}: {problem}\naudit: the database is not reachable, no package was looked up\n"
-        )
-        return 2
-    folder = Path(__file__).parent
-    flags = ("--strict", "--disable-pip", "--require-hashes")
-    results = [
-        subprocess.run(  # noqa: S603 - fixed words
-            [sys.executable, "-m", "pip_audit", *flags, "-r", folder / f"{lock}.lock"], check=False
-        ).returncode
-        for lock in _LOCKS
-    ]
-    return max(min(each, 1) for each in results)
+    """0 without a known vulnerability, 1 with one, 2 if packages were not looked up."""
+    folder, status = Path(__file__).parent, 0
+    for lock in _LOCKS:
+        command = [sys.executable, "-m", "pip_audit", "--strict", "--disable-pip", "--require-hashes", "-r"]
+        done = subprocess.run([*command, folder / f"{lock}.lock"], capture_output=True, text=True, check=False)  # noqa: S603 - fixed words
+        sys.stdout.write(done.stdout)
+        sys.stderr.write(done.stderr)
+        problem = unreachable(done.stderr)
+        if problem:
+            sys.stderr.write("audit: the database of vulnerabilities is not reachable; nothing was looked up\n")
+            return 2
+        status = max(status, min(done.returncode, 1))
+    return status
 
 
 if __name__ == "__main__":
