@@ -58,18 +58,9 @@ def worst_objects(many: int) -> dict[str, dict[str, Json]]:
         }
         for name in names
     ]
-    requests = [
-        {
-            "name": f"r{index}",
-            "exactly": {
-                "deviceClassName": "c",
-                "allocationMode": "ExactCount",
-                "count": 1,
-                "selectors": [{"cel": {"expression": f"device.driver == 'd{index}'"}}],
-            },
-        }
-        for index in range(many)
-    ]
+    selectors = [{"cel": {"expression": f"device.driver == 'd{index}'"}} for index in range(many)]
+    exactly = {"deviceClassName": "c", "allocationMode": "ExactCount", "count": 1}
+    requests = [{"name": f"r{i}", "exactly": {**exactly, "selectors": [each]}} for i, each in enumerate(selectors)]
     consumers = [{"resource": "pods", "name": name, "uid": name} for name in names]
     members = [{"type": "Node", "selector": {"exactMatch": {"name": name}}} for name in names]
     return {
@@ -128,7 +119,7 @@ def worst_objects(many: int) -> dict[str, dict[str, Json]]:
             "constraints": {"spec": {"devices": {"requests": requests[:1], "constraints": [
                 {"requests": ["r0"], "matchAttribute": name} for name in names]}}},
             "selectors": {"spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "c",
-                "selectors": [each["exactly"]["selectors"][0] for each in requests]}}]}}},
+                "selectors": selectors}}]}}},
             "alternatives": {"spec": {"devices": {"requests": [{"name": "r", "firstAvailable": [
                 {"name": f"s{index}", "deviceClassName": "c"} for index in range(many)]}]}}},
             "reservedFor": {"spec": {"devices": {"requests": requests[:1]}}, "status": {"reservedFor": consumers}},
