@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from capcard_sched.model.annotations import SLA_WAITING_TIME, SLA_WAITING_TIME_A
 from capcard_sched.model.reasons import SLA_DEADLINE_REACHED
 from capcard_sched.model.report_once import ReportOnce
 from capcard_sched.model.status import Vote
+from capcard_sched.model.text_cache import text_cache
 from capcard_sched.model.timestamps import DurationError, format_duration, parse_duration
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class SlaArguments(msgspec.Struct, frozen=True):
     waiting_time: str = msgspec.field(name=WAITING_TIME_KEY, default="")
 
 
-@lru_cache(maxsize=1024)
+@text_cache(1024)
 def waiting_limit(text: str) -> float | None:
     """Seconds of a limit; None when the text is not a duration above 0."""
     try:

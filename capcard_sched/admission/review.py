@@ -55,8 +55,8 @@ class ClusterView:
         self._children: dict[str, dict[str, None]] = {}
         self._default_queues: dict[str, str] = {}
         self._local: dict[str, LocalQueue] = {}
-        #: Queues that a check looked up and that are unknown. The caller of the check empties it.
-        self.missing: set[str] = set()
+        #: Unknown queues that the present check looked up.
+        self._missing: set[str] = set()
         #: Card quotas of the queues, in the form the shared checks use.
         self.inventory = Inventory(())
         self.inventory.is_cluster = True
@@ -138,11 +138,20 @@ class ClusterView:
             for queue in added:
                 self.drop_queue(queue.metadata.name)
 
+    @contextmanager
+    def recording(self) -> Iterator[set[str]]:
+        """The unknown queues that the checks in the context look up, without those of a check that interrupts them."""
+        former, self._missing = self._missing, set()
+        try:
+            yield self._missing
+        finally:
+            self._missing = former
+
     def queue(self, name: str) -> QueueEntry | None:
         """A queue by name."""
         found = self._queues.get(name)
         if found is None:
-            self.missing.add(name)
+            self._missing.add(name)
         return found
 
     def queues(self) -> Sequence[QueueEntry]:

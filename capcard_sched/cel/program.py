@@ -6,7 +6,6 @@ and the macros `all` and `exists` absorb errors of one side if the other decides
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from capcard_sched.cel import regex
@@ -41,6 +40,7 @@ from capcard_sched.cel.values import (
     type_name,
 )
 from capcard_sched.model.quoting import quoted
+from capcard_sched.model.text_cache import text_cache
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -391,7 +391,7 @@ def _check_regex(node: SyntaxNode) -> None:
         raise CompileError(f"at {node.position}: {error}") from None
 
 
-@lru_cache(maxsize=1024)
+@text_cache(1024, short=2048, longer=128)
 def compiled(text: str, variables: tuple[tuple[str, Static], ...]) -> Program | CompileError:
     """The program of an expression, or why it has none; kept for further uses."""
     try:

@@ -7,10 +7,10 @@ that matches gives the leftmost match that Perl would find.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from capcard_sched.cel.regex_syntax import WORD, RegexParser, State
+from capcard_sched.model.text_cache import text_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +86,7 @@ def _holds(assertion: str, text: str, place: int) -> bool:
     return (before != after) == (assertion == "b")
 
 
-@lru_cache(maxsize=256)
+@text_cache(256, longer=32)
 def compiled(text: str) -> Pattern:
     """The pattern of a text. Raises EvaluationError."""
     return Pattern(text)

@@ -21,7 +21,6 @@ from capcard_sched.controllers.objects import (
     spec,
 )
 from capcard_sched.controllers.owner_paths import RuleScene, name_of
-from capcard_sched.controllers.owner_rules import OwnerGang, OwnerKind, OwnerRule, gang_of
 from capcard_sched.controllers.quota_usage import quota_usage
 from capcard_sched.model.annotations import GROUP_MIN_MEMBER
 from capcard_sched.model.kinds import group_of as api_group
@@ -32,6 +31,7 @@ from capcard_sched.model.quantity import QuantityError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from capcard_sched.controllers.owner_rules import OwnerGang, OwnerKind, OwnerParts, OwnerRule
     from capcard_sched.controllers.view import View
 
 #: Prefix of the PodGroups that are made without a rule.
@@ -241,9 +241,9 @@ def _owner_kind(rule: OwnerRule, pod: JsonObject) -> OwnerKind | None:
     return rule.owners[0] if len(rule.owners) == 1 else None
 
 
-def planned(found: RuledPod, owner: JsonObject | None) -> OwnerGang | None:
+def planned(found: RuledPod, parts: OwnerParts) -> OwnerGang | None:
     """The gang of a pod; the annotated minimum of the pod or its owner replaces that of the rule."""
-    gang = gang_of(found.rule, found.notes, owner)
+    gang, owner = parts.gang_of(found.notes), parts.owner
     if gang is None:
         return None
     written = found.notes.get(GROUP_MIN_MEMBER) or (annotations_of(owner).get(GROUP_MIN_MEMBER) if owner else None)

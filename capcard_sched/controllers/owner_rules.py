@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pkgutil
 from functools import cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -155,55 +155,98 @@ class OwnerGang(NamedTuple):
     policies: tuple[JsonObject, ...]
 
 
-def gang_of(rule: OwnerRule, notes: Mapping[str, str], owner: JsonObject | None) -> OwnerGang | None:
-    """The gang of a pod with these labels and annotations; None when the rule gives it no name."""
-    scene = RuleScene(notes, owner)
-    for row in rule.group:
-        if (owner is None and (row.if_ or row.unless)) or not holds(scene, row.if_, row.unless):
-            continue
-        name = name_of(scene, row.name)
-        if name:
-            return _gang(rule, scene, name, rule.role_of(notes) if row.of_role else "")
-    return None
+class OwnerParts:
+    """What a rule finds in the object of an owner, in one pass over it: the gangs of its pods cost their own part.
+
+    Belongs to one object; `owner` is None when it cannot be read.
+    """
+
+    def __init__(self, rule: OwnerRule, owner: JsonObject | None) -> None:
+        self.owner = owner
+        self._rule = rule
+        scene = RuleScene({}, owner)
+        self._named = [
+            row
+            for row in rule.group
+            if not ((row.if_ or row.unless) and (owner is None or not holds(scene, row.if_, row.unless)))
+        ]
+        #: Per row of `min`, and per row of `subGroups`: role to the parts of it. Rows of the owner itself have none.
+        self._roles = [_parts(scene, row, row.role) for row in rule.min]
+        self._sub_groups = [_parts(scene, row, row.name) for row in rule.sub_groups]
+
+    def gang_of(self, notes: Mapping[str, str]) -> OwnerGang | None:
+        """The gang of a pod with these labels and annotations; None when the rule gives it no name."""
+        scene = RuleScene(notes, self.owner)
+        for row in self._named:
+            name = name_of(scene, row.name)
+            if name:
+                return self._gang(scene, name, self._rule.role_of(notes) if row.of_role else "")
+        return None
+
+    def _gang(self, scene: RuleScene, name: str, role: str) -> OwnerGang:
+        """`role`: the only role of the gang, "" for all."""
+        rule = self._rule
+        if scene.owner is None and rule.owners:
+            minimum = max(1, count_of(scene, rule.fallback) or 1) if rule.fallback else 1
+            return OwnerGang(name, minimum, {}, ((None, minimum),), ())
+        minimums: dict[str, int] = {}
+        templates: list[tuple[JsonObject | None, int]] = []
+        for row, parts in zip(rule.min, self._roles, strict=True):
+            for named, part in _of_role(parts, scene, row, row.role, role):
+                count = count_of(part, row.count)
+                count = 1 if count is None else count
+                least = count_of(part, row.min) if row.min else count
+                minimums[named] = min(MAX_INT32, minimums.get(named, 0) + (count if least is None else least))
+                found = (each for path in row.template.split("|") for each in part.values(path))
+                template = next((each for each in found if isinstance(each, dict)), None) if row.template else None
+                templates.append((template, count))
+        total = max(1, min(MAX_INT32, sum(minimums.values())))
+        written = count_of(scene, rule.min_member) if rule.min_member else None
+        roles = {named: least for named, least in minimums.items() if least > 0} if rule.role else {}
+        if written is not None and written > 0:
+            total, roles = written, {}
+        return OwnerGang(name, total, roles, tuple(templates), tuple(self._policies(scene, minimums, role)))
+
+    def _policies(self, scene: RuleScene, minimums: Mapping[str, int], role: str) -> Iterator[JsonObject]:
+        rule = self._rule
+        for row, parts in zip(rule.sub_groups, self._sub_groups, strict=True):
+            for name, part in _of_role(parts, scene, row, row.name, role if row.at else ""):
+                size = count_of(part, row.size)
+                if size is None or size < 2:
+                    continue
+                policy: JsonObject = {"name": name, "matchLabelKeys": list(row.labels), "subGroupSize": size}
+                if row.at:
+                    policy["labelSelector"] = {"matchLabels": {rule.role: name}}
+                    policy["minSubGroups"] = minimums.get(name, 0) // size
+                yield policy
 
 
-def _gang(rule: OwnerRule, scene: RuleScene, name: str, role: str) -> OwnerGang:
-    """`role`: the only role of the gang, "" for all."""
-    if scene.owner is None and rule.owners:
-        minimum = max(1, count_of(scene, rule.fallback) or 1) if rule.fallback else 1
-        return OwnerGang(name, minimum, {}, ((None, minimum),), ())
-    minimums: dict[str, int] = {}
-    templates: list[tuple[JsonObject | None, int]] = []
-    for row in rule.min:
-        for part in scene.parts(row.at):
-            named = name_of(part, row.role)
-            if not named or (role and named != role) or not holds(part, row.if_, row.unless):
-                continue
-            count = count_of(part, row.count)
-            count = 1 if count is None else count
-            least = count_of(part, row.min) if row.min else count
-            minimums[named] = min(MAX_INT32, minimums.get(named, 0) + (count if least is None else least))
-            found = (each for path in row.template.split("|") for each in part.values(path) if isinstance(each, dict))
-            templates.append((next(found, None) if row.template else None, count))
-    total = max(1, min(MAX_INT32, sum(minimums.values())))
-    written = count_of(scene, rule.min_member) if rule.min_member else None
-    roles = {named: least for named, least in minimums.items() if least > 0} if rule.role else {}
-    if written is not None and written > 0:
-        total, roles = written, {}
-    return OwnerGang(name, total, roles, tuple(templates), tuple(_policies(rule, scene, minimums)))
+_RoleParts: TypeAlias = "dict[str, list[RuleScene]] | None"
 
 
-def _policies(rule: OwnerRule, scene: RuleScene, minimums: Mapping[str, int]) -> Iterator[JsonObject]:
-    for row in rule.sub_groups:
-        for part in scene.parts(row.at):
-            name, size = name_of(part, row.name), count_of(part, row.size)
-            if not name or size is None or size < 2 or not holds(part, row.if_, row.unless):
-                continue
-            policy: JsonObject = {"name": name, "matchLabelKeys": list(row.labels), "subGroupSize": size}
-            if row.at:
-                policy["labelSelector"] = {"matchLabels": {rule.role: name}}
-                policy["minSubGroups"] = minimums.get(name, 0) // size
-            yield policy
+def _parts(scene: RuleScene, row: RoleMinimum | RuleSubGroups, name: str) -> _RoleParts:
+    """The parts of an owner that a row selects, by role, in their order; None for the owner itself."""
+    if not row.at:
+        return None
+    found: dict[str, list[RuleScene]] = {}
+    for part in scene.parts(row.at):
+        named = name_of(part, name)
+        if named and holds(part, row.if_, row.unless):
+            found.setdefault(named, []).append(part)
+    return found
+
+
+def _of_role(
+    parts: _RoleParts, scene: RuleScene, row: RoleMinimum | RuleSubGroups, name: str, role: str
+) -> Iterator[tuple[str, RuleScene]]:
+    """The parts of a role, "" for all, each with the labels and annotations of the pod."""
+    if parts is None:
+        named = name_of(scene, name)
+        if named and (not role or named == role) and holds(scene, row.if_, row.unless):
+            yield named, scene
+        return
+    for named in (role,) if role else parts:
+        yield from ((named, part._replace(notes=scene.notes)) for part in parts.get(named, ()))
 
 
 def parse_owner_rules(text: str | bytes, base: Iterable[OwnerRule] = ()) -> tuple[OwnerRule, ...]:

@@ -34,7 +34,7 @@ from capcard_sched.controllers.owner_groups import (
     planned,
 )
 from capcard_sched.controllers.owner_paths import RuleScene, name_of
-from capcard_sched.controllers.owner_rules import built_in_rules
+from capcard_sched.controllers.owner_rules import OwnerParts, built_in_rules
 from capcard_sched.controllers.quota_usage import quota_usage
 from capcard_sched.controllers.view import Create, Patch, Result, Write, delete, event_on
 from capcard_sched.model.annotations import (
@@ -138,8 +138,9 @@ class PodGroupController:
         if key.kind == POD:
             return self._reconcile_pod(view, obj, now)
         if key.kind in self._owners.kinds:
+            parts: dict[str, OwnerParts] = {}
             groups = self._owners.groups_of(view, key)
-            return Result([write for name, pod in groups for write in self._follow(view, name, pod)])
+            return Result([write for name, pod in groups for write in self._follow(view, key, obj, parts, name, pod)])
         return Result(self._reconcile_owner(view, obj))
 
     def failed(self, view: View, key: Key, now: float, failure: Failure) -> Result:
@@ -159,7 +160,7 @@ class PodGroupController:
         if found is None or self._owners.is_plain(found):
             return Result(self._reconcile_plain(view, pod))
         owner = view.get(*found.owner) if found.owner is not None else None
-        gang = planned(found, owner)
+        gang = planned(found, OwnerParts(found.rule, owner))
         if gang is None:
             return Result(self._reconcile_plain(view, pod))
         namespace, name = key_of(pod)
@@ -200,14 +201,20 @@ class PodGroupController:
             metadata["ownerReferences"] = [{**owner_reference(typed), "blockOwnerDeletion": False}]
         return group
 
-    def _follow(self, view: View, name: str, pod: JsonObject) -> list[Write]:
-        """The patch of a PodGroup of a rule after a change of its owner; one of an operator is not changed."""
+    def _follow(
+        self, view: View, key: Key, owner: JsonObject, parts: dict[str, OwnerParts], name: str, pod: JsonObject
+    ) -> list[Write]:
+        """The patch of a PodGroup of a rule after a change of its owner; one of an operator is not changed.
+
+        `parts`: those of the owner, by rule; they are filled in.
+        """
         found, group = self._owners.ruled(pod), view.get(POD_GROUP, key_of(pod)[0], name)
-        if found is None or found.owner is None or group is None or OWNER_RULE not in annotations_of(group):
+        if found is None or found.owner != key or group is None or OWNER_RULE not in annotations_of(group):
             return []
-        owner = view.get(*found.owner)
-        gang = planned(found, owner)
-        if owner is None or gang is None or gang.name != name:
+        if found.rule.name not in parts:
+            parts[found.rule.name] = OwnerParts(found.rule, owner)
+        gang = planned(found, parts[found.rule.name])
+        if gang is None or gang.name != name:
             return []
         present = {field: spec(group)[field] for field in _RULED_FIELDS if field in spec(group)}
         patch: JsonObject = {}

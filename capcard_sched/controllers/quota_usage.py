@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.model.json_pods import amounts_of_json, counted_json
 from capcard_sched.model.quantity import format_amount
+from capcard_sched.model.text_cache import text_cache
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,6 +18,8 @@ _NATIVE = ("cpu", "memory", "ephemeral-storage")
 
 #: Usages that are kept: the Jobs of a cluster have few shapes, and each pass over a Job needs its usage.
 _MOST_USAGES: Final = 2048
+#: Bytes of the templates of a usage that is kept.
+_SHORT: Final = 16_384
 
 
 def quota_usage(pods: Iterable[tuple[JsonObject, int]]) -> dict[str, str]:
@@ -25,7 +27,7 @@ def quota_usage(pods: Iterable[tuple[JsonObject, int]]) -> dict[str, str]:
     return dict(_usage(tuple((counted_json(pod), count) for pod, count in pods)))
 
 
-@lru_cache(_MOST_USAGES)
+@text_cache(_MOST_USAGES, short=_SHORT)
 def _usage(shapes: tuple[tuple[bytes, int], ...]) -> dict[str, str]:
     found: dict[str, int] = {}
     shown_as: dict[str, str] = {}

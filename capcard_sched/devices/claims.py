@@ -13,7 +13,7 @@ from capcard_sched.model.ownership import Owner, controller_of_meta
 from capcard_sched.model.quantity import QuantityError, parse_quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from fractions import Fraction
 
     from capcard_sched.devices.searches import Result
@@ -112,6 +112,8 @@ class ClaimPlan(NamedTuple):
     spec: DeviceClaim
 
 
+#: Characters of all CEL expressions of a claim: they are compiled within a session, at 1.3 us per character.
+_MOST_CHARACTERS: Final = 65_536
 #: A feature that is not supported, as part of a sentence.
 _UNSUPPORTED: Final = "{where} uses {field}, which is not supported"
 
@@ -120,6 +122,10 @@ def plan_claim(claim: Claim, classes: Mapping[str, DeviceClassObject]) -> ClaimP
     """The plan of a claim. Raises AllocationError for requests that no node can fulfil."""
     requests: list[tuple[RequestPlan, ...]] = []
     number = 0
+    characters = sum(_expression_lengths(claim))
+    if characters > _MOST_CHARACTERS:
+        text = f"its selectors have {characters} characters, at most {_MOST_CHARACTERS} are supported"
+        raise AllocationError(f"claim {claim.key}: {text}", "unsupported")
     for request in claim.spec.requests or ():
         found: list[RequestPlan] = []
         for each, name in _alternatives(claim, request):
@@ -130,6 +136,13 @@ def plan_claim(claim: Claim, classes: Mapping[str, DeviceClassObject]) -> ClaimP
         if not constraint.match_attribute and not constraint.distinct_attribute:
             raise AllocationError(f"claim {claim.key}, constraint #{index}: empty constraint")
     return ClaimPlan(claim.key, claim.uid, tuple(requests), claim.spec.constraints or (), claim.spec)
+
+
+def _expression_lengths(claim: Claim) -> Iterator[int]:
+    for request in claim.spec.requests or ():
+        for each in (request.exactly, *(request.first_available or ())):
+            for selector in (each.selectors or ()) if each is not None else ():
+                yield len(selector.cel.expression) if selector.cel is not None else 0
 
 
 def _alternatives(claim: Claim, request: DeviceRequest) -> list[tuple[ExactRequest, str]]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from capcard_sched.model.annotations import COOLDOWN_TIME
+from capcard_sched.model.text_cache import text_cache
 from capcard_sched.model.timestamps import DurationError, parse_duration, parse_time
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def cooldown_of(
     )
 
 
-@lru_cache(maxsize=256)
+@text_cache(256)
 def _seconds(text: str) -> tuple[float, str]:
     """The duration and its problem."""
     try:

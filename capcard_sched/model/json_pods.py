@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -10,12 +9,14 @@ import msgspec
 from capcard_sched.model.objects import PodObject
 from capcard_sched.model.pod_requests import PodAmounts, pod_amounts
 from capcard_sched.model.quantity import QuantityError, base_amount
+from capcard_sched.model.text_cache import text_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-#: Sums that are kept.
+#: Sums that are kept, and bytes of the JSON that they are of: pods have a few resources.
 _MOST_SUMS: Final = 4096
+_SHORT: Final = 8192
 _SPEC: Final = ("resources", "overhead")
 _CONTAINER: Final = ("name", "resources", "restartPolicy")
 _STATUS: Final = ("resources", "allocatedResources", "resize")
@@ -31,7 +32,7 @@ def counted_json(pod: Mapping[str, Any]) -> bytes:
     return _encode(_counted(pod, lambda amounts: amounts))
 
 
-@lru_cache(_MOST_SUMS)
+@text_cache(_MOST_SUMS, short=_SHORT)
 def amounts_of_json(pod: bytes) -> PodAmounts:
     """The amounts of a pod. Raises QuantityError, msgspec.ValidationError for a malformed one."""
     decoded = _decode(pod)

@@ -6,21 +6,19 @@ resources in bytes, thousandths for all others.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from capcard_sched.model.objects import ApiStruct, LabelSelector, ObjectMeta, RawAmounts
 from capcard_sched.model.quantity import QuantityError, format_binary, format_milli, is_in_bytes, milli, units
+from capcard_sched.model.text_cache import text_cache
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from capcard_sched.model.objects import RawQuantity
 
-#: Characters. Lists with a longer quantity are not cached.
-_LONGEST_CACHED = 64
 _SIDES = ("requests.", "limits.")
 
 
@@ -105,7 +103,7 @@ def format_quota_amount(name: str, amount: int) -> str:
     return format_binary(amount) if _in_bytes(name) else format_milli(amount)
 
 
-@lru_cache(maxsize=4096)
+@text_cache(4096)
 def _amounts(items: tuple[tuple[str, RawQuantity], ...]) -> Mapping[str, int]:
     found: dict[str, int] = {}
     for name, raw in items:
@@ -121,8 +119,7 @@ def quota_amounts(raw: Mapping[str, RawQuantity]) -> Mapping[str, int]:
 
     Equal lists share one mapping: there is one per PodGroup, and most are equal.
     """
-    cached = all(not isinstance(value, str) or len(value) <= _LONGEST_CACHED for value in raw.values())
-    return (_amounts if cached else _amounts.__wrapped__)(tuple(raw.items()))
+    return _amounts(tuple(raw.items()))
 
 
 def quota_facts(obj: ResourceQuotaObject) -> Quota:

@@ -6,8 +6,9 @@ kind, name and uid. Users write owner references themselves; an API server compa
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
+
+from capcard_sched.model.text_cache import text_cache
 
 if TYPE_CHECKING:
     from capcard_sched.model.objects import ObjectMeta
@@ -24,7 +25,7 @@ class Owner(NamedTuple):
     uid: str
 
 
-@lru_cache(4096)
+@text_cache(4096)
 def owner_of(namespace: str, api_version: str, kind: str, name: str, uid: str) -> Owner:
     """The identity; equal ones are one object."""
     return Owner(namespace, api_version.rpartition("/")[0], kind, name, uid)

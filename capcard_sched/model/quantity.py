@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.model.quoting import quoted
 from capcard_sched.model.resources import CPU, MEMORY, PODS
+from capcard_sched.model.text_cache import SHORT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -208,7 +209,8 @@ def base_amount(resource: str, raw: RawQuantity) -> int | None:
         text = _text(raw)
     else:
         return None
-    return _base_cached(resource, text) if len(text) <= _LONGEST_CACHED else _base(resource, text)
+    is_short = len(text) <= _LONGEST_CACHED and len(resource) <= SHORT
+    return _base_cached(resource, text) if is_short else _base(resource, text)
 
 
 def amounts(raw: Mapping[str, RawQuantity] | None) -> dict[str, int]:

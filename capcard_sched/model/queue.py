@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.objects import LabelSelector, Requirement
 from capcard_sched.model.selectors import label_selector_problem, matches_labels, namespace_labels
+from capcard_sched.model.text_cache import text_cache
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -147,7 +147,7 @@ class NamespaceRule:
         return any(fnmatchcase(namespace, glob) for glob in self._globs)
 
 
-@lru_cache(maxsize=1024)
+@text_cache(1024)
 def namespace_rule(text: str) -> NamespaceRule:
     """The rule of an annotation text."""
     return NamespaceRule(text)

@@ -6,16 +6,16 @@ A new reason is a new row here. `render` fills the format; users' alerts match t
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
 from capcard_sched.model.quoting import escaped
+from capcard_sched.model.text_cache import text_cache
 
 _DIGITS: Final = re.compile(r"\d+")
 
 
 #: A gang has one message for all its pods, and closes compare it in every session.
-@lru_cache(1024)
+@text_cache(1024, short=8192)
 def without_numbers(message: str) -> str:
     """A message with its numbers replaced, so that messages that differ only in numbers are equal."""
     return _DIGITS.sub("#", message)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
+
+from capcard_sched.model.text_cache import text_cache
 
 MOST_ALLOCATED: Final = "MostAllocated"
 LEAST_ALLOCATED: Final = "LeastAllocated"
@@ -24,7 +25,7 @@ class StrategyError(ValueError):
     """Text that is not a map of weights."""
 
 
-@lru_cache(maxsize=256)
+@text_cache(256)
 def parse_weights(text: str) -> tuple[tuple[str, int], ...]:
     """`volcano.sh/resource-strategy-weight`: resources and their weights. Raises StrategyError."""
     try:

@@ -9,6 +9,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from capcard_sched.model.quoting import quoted
+from capcard_sched.model.text_cache import text_cache
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = re.compile(
@@ -43,7 +44,7 @@ class DurationError(ValueError):
     """A value that is not a duration, or exceeds its range."""
 
 
-@lru_cache(maxsize=8192)
+@text_cache(8192)
 def parse_timestamp(text: str) -> float:
     """`2026-01-01T00:00:00Z`, with an optional fraction and offset, as unix seconds. Raises TimestampError."""
     match = _TIME.fullmatch(text)

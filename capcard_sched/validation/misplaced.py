@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.kinds import kind_of
+from capcard_sched.validation.budget import checkpoint
 from capcard_sched.validation.checks import Finding, Spelling, annotation_field
 from capcard_sched.validation.inventory import as_map, texts
 from capcard_sched.validation.templates import templates_of
@@ -66,6 +67,7 @@ def labels_for_annotations(obj: Json) -> Iterator[Finding]:
     """Labels whose key is read as an annotation only, unless the annotation is there, too."""
     templates = [(one.body, one.metadata_path) for one in templates_of(obj) if one.path]
     for holder, at in [(obj, "metadata"), *templates]:
+        checkpoint()
         labels, annotations = texts(holder, "metadata", "labels"), texts(holder, "metadata", "annotations")
         for key in _NO_LABELS:
             if key in labels and key not in annotations:

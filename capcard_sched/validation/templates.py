@@ -43,10 +43,12 @@ class Template(NamedTuple):
     @property
     def annotations(self) -> dict[str, str]:
         """Its annotations with string values."""
+        checkpoint()
         return texts(self.body, "metadata", "annotations")
 
     def requests(self) -> Mapping[str, int]:
         """Effective requests in base units. A malformed quantity counts as unset."""
+        checkpoint()
         return valid_pod_amounts(self.body).requests
 
     def resource_names(self) -> set[str]:

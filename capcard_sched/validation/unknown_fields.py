@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import difflib
-from functools import cache, lru_cache
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from capcard_sched.model.kinds import kind_of
+from capcard_sched.model.text_cache import text_cache
 from capcard_sched.model.unsupported import FEATURES
 from capcard_sched.validation.checks import Finding
 from capcard_sched.validation.fieldpath import field_path
@@ -96,7 +97,7 @@ def _inside(value: Any, of: str, path: tuple[str, ...]) -> Iterator[tuple[tuple[
                 yield from _unknown(entry, of, (*path, str(index)))
 
 
-@lru_cache(maxsize=4096)
+@text_cache(4096)
 def _nearest(name: str, of: str) -> str:
     """The known field of a type that a name resembles; "" without one."""
     if len(name) > _LONG_NAME:

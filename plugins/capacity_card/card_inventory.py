@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import CardSyntaxError, NodeCards, discover_cards
 from capcard_sched.model.reasons import INVALID_CARD_LABEL
 from capcard_sched.model.resources import VGPU_RESOURCES
+from capcard_sched.model.text_cache import text_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ class CardAmounts(NamedTuple):
     problem: str
 
 
-@lru_cache(maxsize=4096)
+@text_cache(4096, longer=64)
 def parsed(parse: Callable[[str | None], Mapping[str, int]], text: str | None) -> CardAmounts:
     """The amounts of an annotation, read by `parse_card_quota` or `parse_card_request`."""
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,13 +29,32 @@ PORTS_TAKEN = "node(s) didn't have free ports for the requested pod ports"
 _EVERY_ADDRESS = frozenset({"", "0.0.0.0"})  # noqa: S104 - the address that pods request; nothing is bound here
 
 
-def conflict(one: HostPort, other: HostPort) -> bool:
-    """Whether two pods with these ports cannot share a node: an empty address conflicts with every address."""
-    return (
-        one.port == other.port
-        and (one.protocol or "TCP") == (other.protocol or "TCP")
-        and (one.address == other.address or one.address in _EVERY_ADDRESS or other.address in _EVERY_ADDRESS)
-    )
+class WantedPorts:
+    """The ports that a pod requests, by number: the ports of another pod are compared in one pass over them."""
+
+    def __init__(self, ports: Iterable[HostPort]) -> None:
+        #: Port and protocol to the number of requests by address; an empty one conflicts with every address.
+        self._requests: dict[tuple[int, str], Counter[str]] = {}
+        for each in ports:
+            self._requests.setdefault(_service(each), Counter())[_address(each)] += 1
+
+    def conflicts(self, ports: Iterable[HostPort]) -> int:
+        """The pairs of a requested port and one of these that exclude each other on a node."""
+        found = 0
+        for each in ports:
+            requests = self._requests.get(_service(each))
+            if requests is not None:
+                address = _address(each)
+                found += requests[address] + requests[""] if address else requests.total()
+        return found
+
+
+def _service(port: HostPort) -> tuple[int, str]:
+    return port.port, port.protocol or "TCP"
+
+
+def _address(port: HostPort) -> str:
+    return "" if port.address in _EVERY_ADDRESS else port.address
 
 
 class HostPorts(PodsByNode["tuple[HostPort, ...]"]):
@@ -42,7 +62,7 @@ class HostPorts(PodsByNode["tuple[HostPort, ...]"]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._conflicts: dict[tuple[HostPort, ...], Vector] = {}
+        self._conflicts: dict[tuple[HostPort, ...], tuple[WantedPorts, Vector]] = {}
 
     def open(self, session: Session) -> None:
         """Apply the changes since the last session."""
@@ -54,18 +74,20 @@ class HostPorts(PodsByNode["tuple[HostPort, ...]"]):
 
     def _change(self, node: str, uid: str, value: tuple[HostPort, ...], sign: int) -> None:
         if node in self._by_name:
-            for wanted, conflicts in self._conflicts.items():
-                conflicts[self._by_name[node].row] += sign * _count(wanted, value)
+            for wanted, conflicts in self._conflicts.values():
+                conflicts[self._by_name[node].row] += sign * wanted.conflicts(value)
 
     def conflicts(self, wanted: tuple[HostPort, ...]) -> Vector:
         """Number of ports on each node that conflict with these: int64 [nodes]. O(ports in use) once per session."""
-        found = self._conflicts.get(wanted)
-        if found is None:
-            found = self._conflicts[wanted] = np.zeros(len(self._by_name), dtype=np.int64)
-            for name, held in self._held.items():
-                row = self._by_name[name].row
-                for ports in held.values():
-                    found[row] += _count(wanted, ports)
+        known = self._conflicts.get(wanted)
+        if known is not None:
+            return known[1]
+        requests, found = WantedPorts(wanted), np.zeros(len(self._by_name), dtype=np.int64)
+        for name, held in self._held.items():
+            row = self._by_name[name].row
+            for ports in held.values():
+                found[row] += requests.conflicts(ports)
+        self._conflicts[wanted] = requests, found
         return found
 
     def reject(self, wanted: tuple[HostPort, ...], rows: NodeView, result: FilterResult) -> None:
@@ -76,10 +98,6 @@ class HostPorts(PodsByNode["tuple[HostPort, ...]"]):
         taken = rows.take(self.conflicts(wanted)) > 0
         taken |= rows.used[:, 2] > rows.take(rows.table.used[:, 2])
         result.reject(taken, Code.UNSCHEDULABLE, PORTS_TAKEN)
-
-
-def _count(wanted: tuple[HostPort, ...], ports: tuple[HostPort, ...]) -> int:
-    return sum(conflict(one, other) for one in wanted for other in ports)
 
 
 AFFINITY = "node(s) didn't match pod affinity rules"

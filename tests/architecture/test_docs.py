@@ -130,6 +130,28 @@ def test_every_path_of_the_contributing_page_exists() -> None:
     assert [path for path in sorted(paths) if not any((root / path).exists() for root in roots)] == []
 
 
+def test_every_attack_of_the_security_page_names_a_test_that_exists() -> None:
+    page = (ROOT / "docs" / "security.md").read_text()
+    rows = [
+        line
+        for section in ("Attacks", "Cost")
+        for line in page.split(f"\n## {section}\n")[1].split("\n## ")[0].split("\n")
+    ]
+    former, found = "", []
+    for row in (each for each in rows[1:] if each.startswith("| ") and not each.startswith("| Attack ")):
+        cell = row.rstrip(" |").rpartition(" | ")[2]
+        cell = f"{former}, {cell.removeprefix('same').strip(', ')}" if cell.startswith("same") else cell
+        former = cell
+        folder, missing = ROOT, []
+        for path in re.findall(r"`([\w./-]+)`", cell):
+            place = ROOT / path if "/" in path else folder / path
+            folder = place.parent
+            missing += [] if place.exists() else [path]
+        found.append((row[:60], bool(re.search("`", cell)), missing))
+    assert len(found) > 30
+    assert [each for each in found if not each[1] or each[2]] == []
+
+
 def test_every_target_of_the_makefile_is_in_the_readme_or_the_contributing_page() -> None:
     pages = (ROOT / "README.md").read_text() + (ROOT / "CONTRIBUTING.md").read_text()
     targets = re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)

@@ -145,7 +145,25 @@ def test_the_copied_paths_suffice_to_build_the_package(tmp_path: Path) -> None:
 
 def sbom() -> Any:
     """The program that `make release` runs."""
-    spec = importlib.util.spec_from_file_location("sbom", ROOT / "requirements" / "sbom.py")
+    return _program("sbom")
+
+
+@pytest.mark.parametrize(
+    "errors, is_reachable",
+    [
+        ("ERROR:pip_audit._cli:a: Dependency not found on the index and could not be audited: a (1.0)", False),
+        ("ERROR:pip_audit._cli:Max retries exceeded with url", False),
+        ("Found 1 known vulnerability in 1 package", True),
+        ("", True),
+    ],
+)
+def test_an_audit_without_its_database_is_none(errors: str, is_reachable: bool) -> None:
+    assert _program("audit").unreachable(errors) == ("" if is_reachable else errors)
+
+
+def _program(name: str) -> Any:
+    """A program of the folder of requirements."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "requirements" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -377,3 +377,63 @@ async def test_requests_of_a_bound_pod_are_raised_only_where_the_namespace_allow
         return True
 
     await admin.wait_until(allowed, "the annotation to be read", within=60)
+
+
+#: Group, resource and verbs on what decisions about other tenants depend on.
+_RESERVED: list[tuple[str, str, tuple[str, ...]]] = [
+    ("", "pods/binding", ("create",)),
+    ("", "pods/status", ("update", "patch")),
+    ("", "nodes", ("create", "update", "patch", "delete")),
+    ("", "nodes/status", ("update", "patch")),
+    ("", "namespaces", ("create", "update", "patch", "delete")),
+    ("scheduling.k8s.io", "priorityclasses", ("create", "update", "patch")),
+    ("scheduling.k8s.io", "podgroups/status", ("update", "patch")),
+    ("resource.k8s.io", "resourceclaims/status", ("update", "patch")),
+    ("resource.k8s.io", "resourceclaims/binding", ("update", "patch")),
+    ("resource.k8s.io", "resourceslices", ("create", "update", "patch", "delete")),
+    ("resource.k8s.io", "deviceclasses", ("create", "update", "patch", "delete")),
+    ("resource.k8s.io", "devicetaintrules", ("create", "update", "patch", "delete")),
+    ("capcard-sched.io", "cardbudgets", ("create", "update", "patch", "delete")),
+    ("capcard-sched.io", "cardbudgets/status", ("update", "patch")),
+    ("scheduling.volcano.sh", "queues", ("create", "update", "patch", "delete")),
+    ("scheduling.volcano.sh", "queues/status", ("update", "patch")),
+    ("scheduling.volcano.sh", "podgroups/status", ("update", "patch")),
+    ("batch.volcano.sh", "jobs/status", ("update", "patch")),
+    ("topology.volcano.sh", "hypernodes", ("create", "update", "patch", "delete")),
+    ("nodeinfo.volcano.sh", "numatopologies", ("create", "update", "patch", "delete")),
+]
+_OWN: list[tuple[str, str, tuple[str, ...]]] = [
+    ("", "pods", ("create", "delete")),
+    ("batch.volcano.sh", "jobs", ("create", "delete")),
+    ("bus.volcano.sh", "commands", ("create",)),
+    ("resource.k8s.io", "resourceclaims", ("create", "delete")),
+]
+
+
+async def test_the_roles_of_kubernetes_reach_nothing_that_decisions_about_other_tenants_depend_on(
+    cluster: Cluster,
+) -> None:
+    """`view`, `edit` and `admin` with all that they aggregate: no controller fills them on this control plane."""
+    for path in sorted((MANIFESTS / "readers").glob("*.yaml")):
+        await cluster.apply(path)
+    labels = {f"rbac.authorization.k8s.io/aggregate-to-{name}" for name in ("view", "edit", "admin")}
+    roles = [each for each in await cluster.list("clusterroles") if labels & {*each["metadata"].get("labels", {})}]
+    rules = [rule for role in roles for rule in role["rules"] or () if "nonResourceURLs" not in rule]
+    assert any("capcard-sched" in role["metadata"]["name"] for role in roles)
+    await cluster.allow("editor", rules)
+
+    async def may(group: str, resource: str, verb: str) -> bool:
+        name, _, subresource = resource.partition("/")
+        attributes = {"namespace": cluster.namespace, "group": group, "resource": name, "subresource": subresource}
+        spec = {"user": "editor", "resourceAttributes": {**attributes, "verb": verb}}
+        found = await cluster.create(plain("SubjectAccessReview", "", "authorization.k8s.io/v1", spec=spec))
+        return bool(found["status"]["allowed"])
+
+    async def allowed(rows: list[tuple[str, str, tuple[str, ...]]]) -> list[str]:
+        return [f"{verb} {row[1]} {row[0]}" for row in rows for verb in row[2] if await may(row[0], row[1], verb)]
+
+    async def own() -> bool:
+        return len(await allowed(_OWN)) == sum(len(row[2]) for row in _OWN)
+
+    await cluster.wait_until(own, "the rights of the editor", within=60)
+    assert await allowed(_RESERVED) == []

@@ -1,10 +1,12 @@
-"""The memory of the scheduler is linear in the bytes of the objects: no list or map of one object costs every node."""
+"""Memory and time of the scheduler are linear in the bytes of the objects.
+
+No list or map of one object costs every node; the time is counted in executed lines.
+"""
 
 from __future__ import annotations
 
 import gc
 import tracemalloc
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -13,116 +15,190 @@ import pytest
 from capcard_sched.model import deltas
 from capcard_sched.model.kinds import KINDS
 from capcard_sched.testing import Harness
+from tests.lines import executed_lines
 
 _NODES = 400
 #: Entries of each list or map.
 _MANY = 1500
+#: Nodes, and entries of each list or map, for the cost of a session in executed lines.
+_FEW_NODES, _FEW_ENTRIES, _MORE_ENTRIES = 4, 60, 240
 #: Bytes of memory per byte of an object, at most, and of what a session needs anyway.
 _FACTOR, _SESSION = 60, 6 << 20
-_NAMES = [f"worst.example.com/n{index}" for index in range(_MANY)]
-_TEXTS = {f"worst.example.com/k{index}": str(index) for index in range(_MANY)}
-_AMOUNTS = dict.fromkeys(_NAMES, "1")
+Json = dict[str, Any]
 _CONTAINER = {"name": "c", "resources": {"requests": {"cpu": "1"}}}
+_TERM = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}}
 
 
-def _pod(**spec: Any) -> dict[str, Any]:
+def _pod(**spec: Any) -> Json:
     return {"spec": {"schedulerName": "capcard-sched", "containers": [_CONTAINER], **spec}}
 
 
-def _containers(make: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{"name": f"c{index}", **make(index)} for index in range(_MANY)]
+def _group(annotations: Json | None = None, **spec: Any) -> Json:
+    return {"metadata": {"annotations": annotations or {}}, "spec": {"queue": "q", **spec}}
 
 
-_SELECTOR = {"matchExpressions": [{"key": name, "operator": "Exists"} for name in _NAMES]}
-_PORTS = [{"containerPort": 1, "hostPort": 1 + index} for index in range(_MANY)]
-_TERM = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}}
-#: Kind to the field to an object with many entries in it.
-_WORST: dict[str, dict[str, dict[str, Any]]] = {
-    "Pod": {
-        "labels": {"metadata": {"labels": _TEXTS}, **_pod()},
-        "annotations": {"metadata": {"annotations": _TEXTS}, **_pod()},
-        "names of requests": _pod(containers=[{"name": "c", "resources": {"requests": _AMOUNTS}}]),
-        "names of limits": _pod(containers=[{"name": "c", "resources": {"limits": _AMOUNTS}}]),
-        "names of a bound pod": _pod(containers=[{"name": "c", "resources": {"requests": _AMOUNTS}}], nodeName="n0"),
-        "names of a pod on an unknown node": _pod(
-            containers=[{"name": "c", "resources": {"requests": _AMOUNTS}}], nodeName="unknown"
-        ),
-        "names of overhead": _pod(overhead=_AMOUNTS),
-        "names of the pod": _pod(resources={"requests": _AMOUNTS}),
-        "containers": _pod(containers=_containers(lambda index: {"resources": {"requests": {_NAMES[index]: "1"}}})),
-        "initContainers": _pod(
-            initContainers=_containers(lambda index: {"resources": {"limits": {_NAMES[index]: "1"}}})
-        ),
-        "ports": _pod(containers=[{"name": "c", "ports": _PORTS}]),
-        "nodeSelector": _pod(nodeSelector=_TEXTS),
-        "tolerations": _pod(tolerations=[{"key": name, "operator": "Exists"} for name in _NAMES]),
-        "node affinity": _pod(
-            affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
-                "nodeSelectorTerms": [{"matchExpressions": [{"key": name, "operator": "Exists"}]} for name in _NAMES]}}}
-        ),
-        "pod affinity": _pod(
-            affinity={"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [_TERM] * _MANY}}
-        ),
-        "topologySpreadConstraints": _pod(
-            topologySpreadConstraints=[
-                {"maxSkew": 1, "topologyKey": name, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
-                for name in _NAMES
-            ]
-        ),
-        "volumes": _pod(
-            volumes=[{"name": f"v{i}", "persistentVolumeClaim": {"claimName": f"c{i}"}} for i in range(_MANY)]
-        ),
-        "schedulingGates": _pod(schedulingGates=[{"name": name} for name in _NAMES]),
-        "conditions": {**_pod(), "status": {"conditions": [{"type": name, "status": "True"} for name in _NAMES]}},
-    },
-    "PodGroup": {
-        "labels": {"metadata": {"labels": _TEXTS}, "spec": {"queue": "q"}},
-        "annotations": {"metadata": {"annotations": _TEXTS}, "spec": {"queue": "q"}},
-        "minResources": {"spec": {"queue": "q", "minResources": _AMOUNTS}},
-        "minTaskMember": {"spec": {"queue": "q", "minTaskMember": dict.fromkeys(_NAMES, 1)}},
-        "conditions": {"spec": {}, "status": {"conditions": [{"type": name, "status": "True"} for name in _NAMES]}},
-    },
-    "Queue": {
-        "labels": {"metadata": {"labels": _TEXTS}, "spec": {}},
-        "annotations": {"metadata": {"annotations": _TEXTS}, "spec": {}},
-        "capability": {"spec": {"capability": _AMOUNTS}},
-        "deserved": {"spec": {"deserved": _AMOUNTS}},
-        "guarantee": {"spec": {"guarantee": {"resource": _AMOUNTS}}},
-        "status.allocated": {"spec": {}, "status": {"allocated": _AMOUNTS}},
-    },
-    "Node": {
-        "labels": {"metadata": {"labels": _TEXTS}},
-        "annotations": {"metadata": {"annotations": _TEXTS}},
-        "allocatable": {"status": {"allocatable": _AMOUNTS}},
-        "capacity": {"status": {"capacity": _AMOUNTS}},
-        "taints": {"spec": {"taints": [{"key": name, "effect": "NoSchedule"} for name in _NAMES]}},
-        "images": {"status": {"images": [{"names": [name], "sizeBytes": 1} for name in _NAMES]}},
-        "conditions": {"status": {"conditions": [{"type": name, "status": "True"} for name in _NAMES]}},
-    },
-}  # fmt: skip
+def worst_objects(many: int) -> dict[str, dict[str, Json]]:
+    """Kind to the field to an object with many entries in it."""
+    names = [f"worst.example.com/n{index}" for index in range(many)]
+    texts = {f"worst.example.com/k{index}": str(index) for index in range(many)}
+    amounts = dict.fromkeys(names, "1")
+    selector_terms = [{"matchExpressions": [{"key": name, "operator": "Exists"}]} for name in names]
+    containers = [{"name": f"c{index}", "resources": {"requests": {names[index]: "1"}}} for index in range(many)]
+    limited = [{"name": f"c{index}", "resources": {"limits": {names[index]: "1"}}} for index in range(many)]
+    expressions = {"matchExpressions": [{"key": name, "operator": "Exists"} for name in names]}
+    ports = [{"containerPort": 1, "hostPort": 1 + index} for index in range(many)]
+    claims = [{"name": f"c{index}", "resourceClaimName": f"c{index}"} for index in range(many)]
+    groups = [
+        {
+            "name": name,
+            "subGroupSize": 1,
+            "minSubGroups": 1,
+            "labelSelector": {"matchLabels": {name: "x"}},
+            "matchLabelKeys": [name],
+        }
+        for name in names
+    ]
+    selectors = [{"cel": {"expression": f"device.driver == 'd{index}'"}} for index in range(many)]
+    exactly = {"deviceClassName": "c", "allocationMode": "ExactCount", "count": 1}
+    requests = [{"name": f"r{i}", "exactly": {**exactly, "selectors": [each]}} for i, each in enumerate(selectors)]
+    consumers = [{"resource": "pods", "name": name, "uid": name} for name in names]
+    members = [{"type": "Node", "selector": {"exactMatch": {"name": name}}} for name in names]
+    return {
+        "Pod": {
+            "labels": {"metadata": {"labels": texts}, **_pod()},
+            "annotations": {"metadata": {"annotations": texts}, **_pod()},
+            "names of requests": _pod(containers=[{"name": "c", "resources": {"requests": amounts}}]),
+            "names of limits": _pod(containers=[{"name": "c", "resources": {"limits": amounts}}]),
+            "names of a bound pod": _pod(containers=[{"name": "c", "resources": {"requests": amounts}}], nodeName="n0"),
+            "names of a pod on an unknown node": _pod(
+                containers=[{"name": "c", "resources": {"requests": amounts}}], nodeName="unknown"
+            ),
+            "names of overhead": _pod(overhead=amounts),
+            "names of the pod": _pod(resources={"requests": amounts}),
+            "containers": _pod(containers=containers),
+            "initContainers": _pod(
+                initContainers=limited
+            ),
+            "ports": _pod(containers=[{"name": "c", "ports": ports}]),
+            "nodeSelector": _pod(nodeSelector=texts),
+            "tolerations": _pod(tolerations=[{"key": name, "operator": "Exists"} for name in names]),
+            "node affinity": _pod(
+                affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": selector_terms}}}
+            ),
+            "pod affinity": _pod(
+                affinity={"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [_TERM] * many}}
+            ),
+            "topologySpreadConstraints": _pod(
+                topologySpreadConstraints=[
+                    {"maxSkew": 1, "topologyKey": name, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
+                    for name in names
+                ]
+            ),
+            "volumes": _pod(
+                volumes=[{"name": f"v{i}", "persistentVolumeClaim": {"claimName": f"c{i}"}} for i in range(many)]
+            ),
+            "resourceClaims": _pod(resourceClaims=claims),
+            "ownerReferences": {"metadata": {"ownerReferences": [
+                {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": name} for name in names]}, **_pod()},
+            "schedulingGates": _pod(schedulingGates=[{"name": name} for name in names]),
+            "conditions": {**_pod(), "status": {"conditions": [{"type": name, "status": "True"} for name in names]}},
+        },
+        "PodGroup": {
+            "labels": {"metadata": {"labels": texts}, "spec": {"queue": "q"}},
+            "annotations": {"metadata": {"annotations": texts}, "spec": {"queue": "q"}},
+            "minResources": {"spec": {"queue": "q", "minResources": amounts}},
+            "subGroupPolicy": _group(subGroupPolicy=groups),
+            "matchLabelKeys": _group(subGroupPolicy=[{"name": "a", "subGroupSize": 1, "matchLabelKeys": names}]),
+            "card.request": _group({"volcano.sh/card.request": msgspec.json.encode(dict.fromkeys(names, 1)).decode()}),
+            "minTaskMember": {"spec": {"queue": "q", "minTaskMember": dict.fromkeys(names, 1)}},
+            "conditions": {"spec": {}, "status": {"conditions": [{"type": name, "status": "True"} for name in names]}},
+        },
+        "ResourceClaim": {
+            "requests": {"spec": {"devices": {"requests": requests}}},
+            "constraints": {"spec": {"devices": {"requests": requests[:1], "constraints": [
+                {"requests": ["r0"], "matchAttribute": name} for name in names]}}},
+            "selectors": {"spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "c",
+                "selectors": selectors}}]}}},
+            "alternatives": {"spec": {"devices": {"requests": [{"name": "r", "firstAvailable": [
+                {"name": f"s{index}", "deviceClassName": "c"} for index in range(many)]}]}}},
+            "reservedFor": {"spec": {"devices": {"requests": requests[:1]}}, "status": {"reservedFor": consumers}},
+        },
+        "PodDisruptionBudget": {"selector": {"spec": {"selector": expressions}}},
+        "HyperNode": {"members": {"spec": {"tier": 1, "members": members}}},
+        "Queue": {
+            "labels": {"metadata": {"labels": texts}, "spec": {}},
+            "annotations": {"metadata": {"annotations": texts}, "spec": {}},
+            "capability": {"spec": {"capability": amounts}},
+            "deserved": {"spec": {"deserved": amounts}},
+            "guarantee": {"spec": {"guarantee": {"resource": amounts}}},
+            "status.allocated": {"spec": {}, "status": {"allocated": amounts}},
+        },
+        "Node": {
+            "labels": {"metadata": {"labels": texts}},
+            "annotations": {"metadata": {"annotations": texts}},
+            "allocatable": {"status": {"allocatable": amounts}},
+            "capacity": {"status": {"capacity": amounts}},
+            "taints": {"spec": {"taints": [{"key": name, "effect": "NoSchedule"} for name in names]}},
+            "images": {"status": {"images": [{"names": [name], "sizeBytes": 1} for name in names]}},
+            "conditions": {"status": {"conditions": [{"type": name, "status": "True"} for name in names]}},
+        },
+    }  # fmt: skip
+
+
+_WORST = worst_objects(_MANY)
 _CASES = [(kind, field) for kind, fields in _WORST.items() for field in fields]
+
+
+def _cluster(nodes: int) -> Harness:
+    """Nodes, a queue and a gang with a pod that was placed."""
+    h = Harness()
+    h.queue("q")
+    h.group("g", queue="q")
+    for index in range(nodes):
+        h.node(f"n{index}", cpu="8")
+    h.pod("ordinary", group="g", requests={"cpu": "1"})
+    h.step()
+    return h
+
+
+def _change(kind: str, obj: Json) -> tuple[deltas.ObjectChanged, int]:
+    """The object with its metadata as a change, and its bytes; a pod is of the gang."""
+    body = {**obj, "metadata": {"name": "worst", "namespace": "default", "uid": "worst", **obj.get("metadata", {})}}
+    if kind == "Pod":
+        annotations = {**body["metadata"].get("annotations", {}), "scheduling.k8s.io/group-name": "g"}
+        body["metadata"]["annotations"] = annotations
+    [watch] = [one.watch for one in KINDS if one.name == kind and one.watch is not None]
+    return deltas.ObjectChanged(msgspec.convert(body, watch.type)), len(msgspec.json.encode(body))
+
+
+@pytest.mark.parametrize("kind, field", _CASES, ids=[f"{kind} {field}" for kind, field in _CASES])
+def test_time_is_linear_in_the_entries_of_an_object(kind: str, field: str) -> None:
+    def cost(entries: int) -> int:
+        h = _cluster(_FEW_NODES)
+        change, _ = _change(kind, worst_objects(entries)[kind][field])
+        h.apply(change)
+        h.pod("next", group="g", requests={"cpu": "1"})
+
+        def work() -> None:
+            h.apply(change)
+            h.step()
+            h.step()
+
+        return executed_lines(work)
+
+    few, more = cost(_FEW_ENTRIES), cost(_MORE_ENTRIES)
+    assert more < 5 * few, (few, more)
 
 
 @pytest.mark.parametrize("kind, field", _CASES, ids=[f"{kind} {field}" for kind, field in _CASES])
 def test_memory_is_linear_in_the_bytes_of_an_object(kind: str, field: str) -> None:
-    h = Harness()
-    h.queue("q")
-    h.group("g", queue="q")
-    for index in range(_NODES):
-        h.node(f"n{index}", cpu="8")
-    h.pod("ordinary", group="g", requests={"cpu": "1"})
-    h.step()
-    body = {**_WORST[kind][field]}
-    body["metadata"] = {"name": "worst", "namespace": "default", "uid": "worst", **body.get("metadata", {})}
-    if kind == "Pod":
-        body["metadata"].setdefault("annotations", {})
-        body["metadata"]["annotations"] = {**body["metadata"]["annotations"], "scheduling.k8s.io/group-name": "g"}
-    [watch] = [one.watch for one in KINDS if one.name == kind and one.watch is not None]
-    size = len(msgspec.json.encode(body))
+    h = _cluster(_NODES)
+    change, size = _change(kind, _WORST[kind][field])
     gc.collect()
     tracemalloc.start()
     try:
-        h.apply(deltas.ObjectChanged(msgspec.convert(body, watch.type)))
+        h.apply(change)
         h.step()
         h.step()
         gc.collect()

@@ -138,7 +138,7 @@ class Soak:
                 group.create_task(churn.run()),
                 group.create_task(admission.run()),
                 group.create_task(self._replay(history)),
-                group.create_task(self._sample(replicas, injector.hostile)),
+                group.create_task(self._sample(replicas, injector.hostile, admission)),
             ]
             running: list[asyncio.Task[None]] = []
             for fault in schedule.fault_schedule(self.seed, self.seconds, self._only, self._gap):
@@ -163,9 +163,12 @@ class Soak:
             self._last_revision = max(self._last_revision, moment.revision)
             self.oracle.apply(moment)
 
-    async def _sample(self, replicas: list[Replica], hostile: HostileTenant) -> None:
+    async def _sample(self, replicas: list[Replica], hostile: HostileTenant, admission: AdmissionFaults) -> None:
+        """Read the memory of all processes; one that is killed has another name afterwards."""
         while True:
             hostile.proxy.exchanges.clear()
+            for name, pid in (*hostile.running(), *admission.running()):
+                self.resources.sample(pid, name)
             for replica in replicas:
                 self.resources.sample(replica.daemon.process.pid, replica.daemon.log_path.stem)
                 replica.proxy.exchanges.clear()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -108,6 +109,11 @@ class AdmissionFaults:
         """End the server."""
         await self._client.__aexit__(None, None, None)
         await asyncio.to_thread(self._server.kill)
+
+    def running(self) -> Iterator[tuple[str, int]]:
+        """Name and pid of the server."""
+        if self.starts:
+            yield f"admission-{self.starts}", self._server.pid
 
     async def _begin(self) -> None:
         self._set(None)

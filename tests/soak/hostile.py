@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,6 +100,12 @@ class HostileTenant:
         await self._tenant.__aexit__(None, None, None)
         with contextlib.suppress(AssertionError, ProcessLookupError):
             await self.processes[-1].stop()
+
+    def running(self) -> Iterator[tuple[str, int]]:
+        """Name and pid of the controllers."""
+        with contextlib.suppress(AssertionError):  # it starts
+            for each in self.processes[-1:]:
+                yield each.log_path.stem, each.process.pid
 
     async def _begin(self) -> None:
         name = f"controllers-{len(self.processes) + 1}"

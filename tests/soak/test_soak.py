@@ -229,7 +229,9 @@ def test_growth_of_memory_and_descriptors_after_the_warm_up_is_found() -> None:
     _readings(sampler, "grows", 15, 5.0, 0.0)
     _readings(sampler, "opens", 15, 0.0, 5.0)
     _readings(sampler, "short-lived", 8, 20.0, 20.0)
-    assert [text.partition(":")[0] for text in sampler.leaks()] == ["grows", "opens"]
+    _readings(sampler, "large", 4, 70.0, 0.0)
+    assert [text.partition(":")[0] for text in sampler.leaks()] == ["grows", "opens", "large"]
+    assert sampler.leaks()[2] == "large: memory of 310.0 MiB, more than 300 MiB"
     assert sampler.leaks()[1] == "opens: open descriptors grew from 55 to 105"
 
 

@@ -158,17 +158,35 @@ class PolicyAction(NamedTuple):
     delay: float = 0.0
 
 
-def action_for(job: JobSpec, event: JobEvent) -> PolicyAction:
-    """The action of the first policy that matches: those of the task, then those of the Job, then a plain sync."""
-    task = job.task(event.task)
-    for policy in (*(task.policies if task is not None else ()), *job.policies):
-        if not _matches(policy, event):
-            continue
-        delay = policy_delay(policy)
-        if delay is None or (event.name == POD_PENDING and not delay):
-            continue
-        return PolicyAction(policy.get("action") or SYNC, delay)
-    return PolicyAction(SYNC)
+class JobPolicies:
+    """The lifecycle policies of a Job. Pods with the same event share one search: the list of policies may be long."""
+
+    def __init__(self, job: JobSpec) -> None:
+        self._job = job
+        #: Task, "" for those of the Job, and the part of an event that policies read, to the first policy that matches.
+        self._found: dict[tuple[str, str, frozenset[int]], PolicyAction | None] = {}
+
+    def action_for(self, event: JobEvent) -> PolicyAction:
+        """The action of the first policy that matches: those of the task, then those of the Job, then a plain sync."""
+        task = self._job.task(event.task)
+        found = self._first(task.name, task.policies, event) if task is not None and task.policies else None
+        return found or self._first("", self._job.policies, event) or PolicyAction(SYNC)
+
+    def _first(self, task: str, policies: Sequence[JsonObject], event: JobEvent) -> PolicyAction | None:
+        key = task, event.name, event.exit_codes
+        if key not in self._found:
+            self._found[key] = next(filter(None, (_action(policy, event) for policy in policies)), None)
+        return self._found[key]
+
+
+def _action(policy: JsonObject, event: JobEvent) -> PolicyAction | None:
+    """The action of a policy for an event, None when it does not apply."""
+    if not _matches(policy, event):
+        return None
+    delay = policy_delay(policy)
+    if delay is None or (event.name == POD_PENDING and not delay):
+        return None
+    return PolicyAction(policy.get("action") or SYNC, delay)
 
 
 def policy_delay(policy: JsonObject) -> float | None:
@@ -184,7 +202,8 @@ def policy_delay(policy: JsonObject) -> float | None:
 
 def ends_by_eviction(job: JobSpec) -> bool:
     """Whether the eviction of one pod of some task takes down or restarts the whole Job."""
-    return any(action_for(job, JobEvent(POD_EVICTED, 0.0, task.name)).action in WHOLE_JOB for task in job.tasks)
+    policies = JobPolicies(job)
+    return any(policies.action_for(JobEvent(POD_EVICTED, 0.0, task.name)).action in WHOLE_JOB for task in job.tasks)
 
 
 def _matches(policy: JsonObject, event: JobEvent) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from capcard_sched.controllers.jobs.events import POD_EVICTED, JobEvent, PolicyAction, action_for, job_events
+from capcard_sched.controllers.jobs.events import POD_EVICTED, JobEvent, JobPolicies, PolicyAction, job_events
 from capcard_sched.controllers.jobs.group import group_of, is_of_version
 from capcard_sched.controllers.jobs.job_spec import job_spec
 from capcard_sched.controllers.jobs.job_status import (
@@ -120,6 +120,7 @@ class JobPass:
         self._written = written
         self._now = now
         self._spec = job_spec(job, settings.scheduler_name)
+        self._policies = JobPolicies(self._spec)
         self._phase = job_phase(job) or PENDING
         self._version = int(status(job).get("version") or 0)
         self._retries = int(status(job).get("retryCount") or 0)
@@ -194,11 +195,10 @@ class JobPass:
     def _actions(self) -> list[tuple[JobEvent, float, PolicyAction]]:
         """Events that have an action, and when it is due."""
         recorded = status(self._job).get("taskStatusCount") or {}
-        found = self._members()
-        delayed = self._records.evicted()
+        found, delayed = self._members(), self._records.evicted()
         actions = []
         for event in job_events(self._spec, found, self._group, recorded):
-            if (action := action_for(self._spec, event)).action == SYNC:
+            if (action := self._policies.action_for(event)).action == SYNC:
                 continue
             delay = action.delay
             moment = event.since + max(delay, self._condition_delay(event))
@@ -211,7 +211,7 @@ class JobPass:
         running = {member.notes.name for member in found if member.current and member.phase == "Running"}
         for pod, moment_text in delayed.items():
             event = JobEvent(POD_EVICTED, parse_time(moment_text), self._task_of(pod), pod)
-            action = action_for(self._spec, event)
+            action = self._policies.action_for(event)
             if pod in running or action.action == SYNC:
                 self._records.cancel(pod)
             else:
@@ -351,8 +351,8 @@ class JobPass:
         """A PodGroup of an earlier version goes with its pods: the next gang is admitted as a whole."""
         if self._group is None or is_terminating(self._group):
             return []
-        outdated = is_of_version(self._group, self._version) is False
-        return [delete(POD_GROUP, self._group)] if outdated or self._kills_whole_job() else []
+        is_outdated = self._kills_whole_job() or is_of_version(self._group, self._version) is False
+        return [delete(POD_GROUP, self._group)] if is_outdated else []
 
     def _members(self) -> list[JobMember]:
         state = self._phase, self._version, self._records.entries

@@ -6,6 +6,8 @@ import hashlib
 from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+import msgspec
+
 from capcard_sched.controllers.jobs.group import group_patch, is_of_version, new_group
 from capcard_sched.controllers.jobs.job_spec import job_pod
 from capcard_sched.controllers.jobs.plugins.job_plugin import KeyPair, PluginError
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from capcard_sched.controllers.view import View
 
 _SUFFIX_LETTERS: Final = 12
+_encode = msgspec.json.Encoder().encode
 
 
 def claim_name(job: JobSpec, index: int) -> str:
@@ -57,10 +60,12 @@ def missing_claims(view: View, job: JobSpec) -> Sequence[str]:
 
 #: Histogram of the time from the creation of a Job to that of its first pods.
 POD_LATENCY: Final = "volcano_controller_job_to_pod_creation_latency_milliseconds"
-#: Pods created in one pass: a Job of a million pods must not hold up the others. Plugins list the hosts of all pods in
-#: each: the product of both numbers is bounded.
+#: Pods created in one pass, and their bytes: a Job of a million pods must not hold up the others, and plugins list the
+#: hosts of all pods in each.
 _CREATES_PER_PASS: Final = 500
-_HOSTS_PER_PASS: Final = 500_000
+_BYTES_PER_PASS: Final = 16 << 20
+#: Mounts and variables of the Job in all containers of a pod: more do not fit into an object.
+_MOST_ENTRIES: Final = 32_768
 #: Reason of the event about an argument of a plugin without effect.
 PLUGIN_ARGUMENT_IGNORED: Final = "PluginArgumentIgnored"
 #: What an event is about to its reason, text and whether it is a warning.
@@ -195,27 +200,37 @@ class MemberSync:
 
     def _create_pods(self, group: str) -> int:
         """Create the pods that are missing; returns their number."""
-        created, present = 0, {member.notes.name for member in self._members}
-        most = _CREATES_PER_PASS
-        if self._plugins:
-            most = max(1, min(most, _HOSTS_PER_PASS // self._spec.replicas))
+        created, size, present = 0, 0, {member.notes.name for member in self._members}
         ready = Counter(member.notes.task for member in self._members if member.ready)
         for task in self._spec.tasks:
-            if not self._may_start(task, ready):
+            if not self._may_start(task, ready) or not self._fits(task):
                 continue
             for index in range(task.replicas):
-                if created == most:
+                if created == _CREATES_PER_PASS or size >= _BYTES_PER_PASS:
                     return created  # the first of these pods brings the next pass
                 name = self._spec.pod_name(task, index)
                 if name in present:
                     continue
                 if self._view.get(POD, self._spec.namespace, name) is None:
-                    created += 1
-                    self.after.append(Create(self._pod(task, index, group)))
+                    pod = self._pod(task, index, group)
+                    created, size = created + 1, size + len(_encode(pod))
+                    self.after.append(Create(pod))
                 else:
                     self.awaited.append(Key(POD, self._spec.namespace, name))
                     self._warn("FailedCreate", f"pod {name} exists and is not controlled by this Job")
         return created
+
+    def _fits(self, task: TaskSpec) -> bool:
+        """Whether the pods of a task can be made; reported if not."""
+        body = task.template.get("spec") or {}
+        containers = len(body.get("containers") or ()) + len(body.get("initContainers") or ())
+        entries = containers * (len(self._spec.volumes) + sum(plugin.entries for plugin in self._plugins))
+        if entries > _MOST_ENTRIES:
+            text = (
+                f"pods of task {task.name} have {entries} mounts and variables of the Job, at most {_MOST_ENTRIES} fit"
+            )
+            self._warn("FailedCreate", text)
+        return entries <= _MOST_ENTRIES
 
     def _pod(self, task: TaskSpec, index: int, group: str) -> JsonObject:
         pod = job_pod(self._job, self._spec, task, index, group)

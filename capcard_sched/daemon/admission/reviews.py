@@ -24,7 +24,13 @@ from capcard_sched.admission.review import (
     finding_text,
 )
 from capcard_sched.admission.webhooks import decide
-from capcard_sched.daemon.admission.rule_worker import RuleWorker, TooManyReviewsError, cpu_budget
+from capcard_sched.daemon.admission.rule_worker import (
+    SECONDS_PER_MIB,
+    SMALL_BYTES,
+    RuleWorker,
+    TooManyReviewsError,
+    cpu_budget,
+)
 from capcard_sched.kube.client import Client, RequestError
 from capcard_sched.kube.paths import object_path
 from capcard_sched.model.deltas import Delta, ObjectChanged, ObjectGone
@@ -41,14 +47,14 @@ if TYPE_CHECKING:
 
 #: Bytes of a review: it holds the new and the old object, each of at most 3 MiB in a request to the API server.
 BODY_BYTES: Final = 8 * 2**20
-#: Bytes from which on a body is large, and the large bodies that are read at a time: bounds the memory of slow clients.
-_LARGE_BYTES: Final = 256 * 2**10
+#: Bodies of more than `SMALL_BYTES` that are read at a time: bounds the memory of slow clients.
 _LARGE_AT_ONCE: Final = 16
+#: Large bodies that wait to be read: the other connections are those of small ones.
+_LARGE_WAITING: Final = 128
 #: Seconds for a large body; an API server sends it at once.
 _LARGE_SECONDS: Final = 2.0
 #: Seconds of CPU time of the rules of one object, and further ones per MiB: rules are linear in the size of the object.
 BUDGET_SECONDS: Final = 0.1
-_SECONDS_PER_MIB: Final = 0.4
 _QUEUE: Final = msgspec.json.Decoder(QueueObject)
 #: Unknown queues that are looked up per review, and per second: users may create a queue and its first job at once.
 _LOOKUPS_PER_REVIEW: Final = 2
@@ -105,6 +111,7 @@ class Reviews:
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
         self._client = client
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
+        self._large_waiting = 0
         #: Start of the present second and look-ups in it.
         self._lookups = (0.0, 0)
 
@@ -115,14 +122,22 @@ class Reviews:
             length = request.content_length
             if length is not None and length > BODY_BYTES:
                 raise web.HTTPRequestEntityTooLarge(BODY_BYTES, length)
-            is_large = length is None or length > _LARGE_BYTES
+            is_large = length is None or length > SMALL_BYTES
             if is_large:
-                async with self._large:
-                    try:
-                        async with asyncio.timeout(_LARGE_SECONDS):
-                            body = await request.read()
-                    except TimeoutError:
-                        raise web.HTTPRequestTimeout from None
+                if self._large_waiting >= _LARGE_WAITING:
+                    raise web.HTTPTooManyRequests
+                self._large_waiting += 1
+                try:
+                    await self._large.acquire()
+                finally:
+                    self._large_waiting -= 1
+                try:
+                    async with asyncio.timeout(_LARGE_SECONDS):
+                        body = await request.read()
+                except TimeoutError:
+                    raise web.HTTPRequestTimeout from None
+                finally:
+                    self._large.release()
             else:
                 body = await request.read()
             if not is_ready():
@@ -164,17 +179,16 @@ class Reviews:
 
         def job() -> _Decision:
             review = decode_review(body)
-            view.missing.clear()
-            with view.including(queues):
+            seconds = BUDGET_SECONDS + SECONDS_PER_MIB * len(body) / 2**20
+            with view.including(queues), view.recording() as missing:
                 try:
-                    with cpu_budget(BUDGET_SECONDS + _SECONDS_PER_MIB * len(body) / 2**20):
+                    with cpu_budget(seconds, worker.interrupt):
                         result = decide(hook, review, context)
                 except BudgetError as error:
                     if hook.is_advisory:
                         raise
                     result = AdmissionResult((Finding("error", "", str(error), "a smaller object"),))
-            missing = sorted(view.missing) if result.errors else []
-            return _Decision(result.errors, encode_review(review, result), missing)
+            return _Decision(result.errors, encode_review(review, result), sorted(missing) if result.errors else [])
 
         done = await worker.run(tenant, job, len(body))
         if done.missing and (found := await self._look_up(done.missing)):

@@ -1,7 +1,7 @@
 """Runs the rules of the webhooks in a thread of their own, fair between tenants.
 
-The event loop only reads and writes. A tenant waits for one run of each other tenant: the one that used the least CPU
-time is next.
+The event loop only reads and writes. The next run is the one of the tenant that has used the least CPU time, with the
+cost that the size of the run lets expect. Small runs of such tenants interrupt a large run at its checkpoints.
 """
 
 from __future__ import annotations
@@ -25,14 +25,36 @@ _T = TypeVar("_T")
 MOST_WAITING: Final = 1000
 _TENANT_BYTES: Final = 32 * 2**20
 _ALL_BYTES: Final = 128 * 2**20
+#: Bytes of a review up to which it is small: it may interrupt a larger one, which it delays by little.
+SMALL_BYTES: Final = 64 * 2**10
+#: Seconds of CPU time of the rules per MiB of an object, at most.
+SECONDS_PER_MIB: Final = 0.4
+#: Seconds of CPU time between two interruptions of a run.
+_SLICE_SECONDS: Final = 0.005
 
 
 @contextmanager
-def cpu_budget(seconds: float) -> Iterator[None]:
-    """Ends checks that take more CPU time of this thread with a BudgetError that states it."""
-    end = time.thread_time() + seconds
+def cpu_budget(seconds: float, interrupt: Callable[[], float] = lambda: 0.0) -> Iterator[None]:
+    """Ends checks that take more CPU time of this thread with a BudgetError that states it.
+
+    `interrupt` is called after each slice of time; its seconds do not count.
+    """
+    begin = time.thread_time()
+    end, pause = begin + seconds, begin + _SLICE_SECONDS
+
+    def is_spent() -> bool:
+        nonlocal end, pause
+        now = time.thread_time()
+        if now > end:
+            return True
+        if now > pause:
+            spent = interrupt()
+            end += spent
+            pause = now + spent + _SLICE_SECONDS
+        return False
+
     try:
-        with budget(lambda: time.thread_time() > end):
+        with budget(is_spent):
             yield
     except BudgetError:
         raise BudgetError(f"the checks take more than {seconds * 1000:.0f} ms") from None
@@ -50,7 +72,7 @@ class _Run(NamedTuple):
 
 
 class FairQueue:
-    """Runs by tenant. `pop` takes the oldest run of the tenant with the least cost so far."""
+    """Runs by tenant. `pop` takes the oldest run of a tenant, with the least cost so far and by its size."""
 
     def __init__(self, most_waiting: int, most_bytes: int, most_bytes_in_all: int) -> None:
         """Limits of the runs that wait: their number and bytes of one tenant, and the bytes of all tenants."""
@@ -78,7 +100,24 @@ class FairQueue:
 
     def pop(self) -> _Run:
         """Raises ValueError when no run waits."""
-        tenant = min(self._waiting, key=lambda each: self._costs[each])
+        return self._take(min(self._waiting, key=self._expected))
+
+    def pop_small(self, most_bytes: int, below: float, other_than: str) -> _Run | None:
+        """The next run of another tenant, of those with at most these bytes and an expected cost below this one."""
+        waiting = self._waiting.items()
+        found = [each for each, runs in waiting if each != other_than and runs[0].size <= most_bytes]
+        tenant = min(found, key=self._expected, default=None)
+        return None if tenant is None or self._expected(tenant) >= below else self._take(tenant)
+
+    def cost(self, tenant: str) -> float:
+        """Seconds that a tenant is charged with, from the time at which others began to wait."""
+        return self._costs.get(tenant, self._floor)
+
+    def _expected(self, tenant: str) -> float:
+        """The cost of a tenant after its oldest run, by the size of that."""
+        return self._costs[tenant] + SECONDS_PER_MIB * self._waiting[tenant][0].size / 2**20
+
+    def _take(self, tenant: str) -> _Run:
         waiting = self._waiting[tenant]
         run = waiting.popleft()
         self._sizes[tenant] -= run.size
@@ -104,6 +143,9 @@ class RuleWorker:
         self._changed = threading.Condition()
         self._updates: deque[Callable[[], None]] = deque()
         self._runs = FairQueue(MOST_WAITING, _TENANT_BYTES, _ALL_BYTES)
+        #: The run in progress that is not small, and the CPU time of its begin, later by its interruptions.
+        self._large: _Run | None = None
+        self._began = 0.0
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="rules", daemon=True)
         self._thread.start()
@@ -137,6 +179,29 @@ class RuleWorker:
             self._closed = True
             self._changed.notify()
 
+    def interrupt(self) -> float:
+        """Execute small runs of tenants that used less than that of the large run in progress; their CPU seconds.
+
+        Only the rules in the thread call it. Updates wait: the run in progress reads what they change.
+        """
+        large, began = self._large, time.thread_time()
+        if large is None:
+            return 0.0
+        self._large = None  # a small run is not interrupted
+        try:
+            while True:
+                with self._changed:
+                    used = self._runs.cost(large.tenant) + began - self._began
+                    run = self._runs.pop_small(SMALL_BYTES, used, large.tenant)
+                if run is None:
+                    break
+                self._execute(run)
+        finally:
+            self._large = large
+            spent = time.thread_time() - began
+            self._began += spent
+        return spent
+
     def _work(self) -> None:
         while True:
             with self._changed:
@@ -147,11 +212,22 @@ class RuleWorker:
                 run = None if change is not None else self._runs.pop()
             if change is not None:
                 change()
-            elif run is not None and run.result.set_running_or_notify_cancel():
-                began = time.thread_time()
-                try:
-                    run.result.set_result(run.job())
-                except BaseException as error:  # noqa: BLE001 - the waiting request handles it, and the thread stays
-                    run.result.set_exception(error)
-                with self._changed:
-                    self._runs.charge(run.tenant, time.thread_time() - began)
+            elif run is not None:
+                self._execute(run)
+
+    def _execute(self, run: _Run) -> None:
+        """Execute a run and charge its tenant, without interruptions."""
+        if not run.result.set_running_or_notify_cancel():
+            return
+        began = time.thread_time()
+        if run.size > SMALL_BYTES:
+            self._large, self._began = run, began
+        try:
+            run.result.set_result(run.job())
+        except BaseException as error:  # noqa: BLE001 - the waiting request handles it, and the thread stays
+            run.result.set_exception(error)
+        finally:
+            if self._large is run:
+                began, self._large = self._began, None
+        with self._changed:
+            self._runs.charge(run.tenant, time.thread_time() - began)

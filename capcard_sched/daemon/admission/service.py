@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import math
 import signal
 import time
 from contextlib import AsyncExitStack
@@ -48,8 +49,9 @@ if TYPE_CHECKING:
     from capcard_sched.daemon.admission.options import AdmissionOptions
 
 #: The API server keeps idle connections for 90 s. A server that closes them first fails reviews: a POST on a connection
-#: that closes is not repeated. Each review in progress has a connection of its own.
-_LIMITS: Final = ServerLimits(connections=256, idle_seconds=120.0)
+#: that closes is not repeated. Each review in progress has a connection of its own: an API server has 600 requests at a
+#: time by default. A connection with a review in progress is not aborted for a new one.
+LIMITS: Final = ServerLimits(connections=1024, idle_seconds=120.0, busy_seconds=math.inf)
 #: Seconds between two checks of the certificate, its files, the webhook configurations and the admission configuration.
 _REFRESH_SECONDS: Final = 10.0
 #: NamespaceQueues and PriorityClasses are optional: without the right to list these, none is reported as missing.
@@ -131,7 +133,7 @@ class AdmissionService(HealthState):
                 posts={path: reviews.page(WEBHOOKS[path], lambda: informers.synced) for path in options.paths},
                 body_bytes=BODY_BYTES,
                 tls=self._tls,
-                limits=_LIMITS,
+                limits=LIMITS,
                 shutdown_seconds=options.graceful_shutdown_time,
             )
             await server.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any, cast
 
 import aiohttp
@@ -14,10 +15,11 @@ import pytest
 from capcard_sched.admission.pods import AdmissionConfig
 from capcard_sched.admission.webhooks import WEBHOOKS, WebhookContext
 from capcard_sched.daemon.admission.reviews import BODY_BYTES, AdmissionMetrics, Reviews
-from capcard_sched.daemon.admission.rule_worker import RuleWorker
+from capcard_sched.daemon.admission.rule_worker import SMALL_BYTES, RuleWorker
+from capcard_sched.daemon.admission.service import LIMITS
 from capcard_sched.daemon.flag_values import AddressFlag
 from capcard_sched.daemon.observability.logs import Logs
-from capcard_sched.daemon.observability.server import HttpServer, ServerLimits
+from capcard_sched.daemon.observability.server import HttpServer
 from capcard_sched.kube.client import Client
 from tests.unit.admission.objects import view
 from tests.unit.admission.worst import WORST, Worst, review
@@ -41,7 +43,7 @@ class Server:
             {},
             posts={path: reviews.page(hook, lambda: True) for path, hook in WEBHOOKS.items()},
             body_bytes=BODY_BYTES,
-            limits=ServerLimits(connections=256, header_seconds=60.0, idle_seconds=600.0, response_seconds=600.0),
+            limits=LIMITS._replace(header_seconds=60.0, idle_seconds=600.0, response_seconds=600.0),
         )
 
     async def ask(self, session: aiohttp.ClientSession, path: str, body: bytes) -> dict[str, Any]:
@@ -133,6 +135,23 @@ async def test_a_body_above_the_limit_is_refused_before_it_is_read(server: Serve
     writer.write(f"POST /jobs/validate HTTP/1.1\r\nHost: x\r\nContent-Length: {BODY_BYTES + 1}\r\n\r\n".encode())
     assert b" 413 " in await reader.readline()
     writer.close()
+
+
+async def test_slow_clients_of_large_bodies_leave_the_connections_of_others(server: Server) -> None:
+    """Each of them holds a connection; further ones are refused, and no connection with a review is aborted."""
+    head = f"POST /jobs/validate HTTP/1.1\r\nHost: x\r\nContent-Length: {SMALL_BYTES + 1}\r\n\r\n".encode()
+    body = msgspec.json.encode(review(WORST["PodGroup: annotations"].build(0), namespace="healthy"))
+    async with AsyncExitStack() as stack:
+        readers = []
+        for _ in range(300):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.http.port)
+            stack.callback(writer.close)
+            writer.write(head)
+            readers.append(reader)
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        assert (await server.ask(session, "/podgroups/validate", body))["allowed"]
+        lines = {await reader.readline() for reader in readers[200:]}
+    assert lines == {b"HTTP/1.1 429 Too Many Requests\r\n"}
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[" * 100_000, b'{"request": {}}', b'{"request": {"uid": 1}}'])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -11,6 +12,7 @@ import pytest
 
 from capcard_sched.daemon.admission.rule_worker import (
     MOST_WAITING,
+    SMALL_BYTES,
     FairQueue,
     RuleWorker,
     TooManyReviewsError,
@@ -62,6 +64,117 @@ async def test_updates_precede_the_runs_that_wait(worker: RuleWorker) -> None:
     worker.update(lambda: seen.append("second"))
     await asyncio.gather(blocked, later)
     assert seen == ["first", "second", "run"]
+
+
+def _burn(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+class LargeRun:
+    """A large run that is in progress until `ended` is true."""
+
+    def __init__(self, worker: RuleWorker, ended: Callable[[], bool]) -> None:
+        self._worker, self._ended = worker, ended
+        self._started = threading.Event()
+
+    async def start(self) -> asyncio.Task[float]:
+        """The task with the CPU seconds of its interruptions."""
+        task = asyncio.create_task(self._worker.run("hostile", self._run, SMALL_BYTES + 1))
+        await asyncio.to_thread(self._started.wait)
+        return task
+
+    def _run(self) -> float:
+        began = self._worker._began
+        self._started.set()
+        with cpu_budget(5.0, self._worker.interrupt):
+            while not self._ended():
+                checkpoint()
+        return self._worker._began - began
+
+
+async def test_small_runs_of_other_tenants_interrupt_a_large_run(worker: RuleWorker) -> None:
+    seen: list[str] = []
+
+    def ended() -> bool:
+        if len(seen) < 2:
+            return False
+        seen.append("large")
+        return True
+
+    def small(name: str) -> None:
+        checkpoint()  # the budget of the large run is not that of this one
+        _burn(0.02)
+        seen.append(name)
+
+    hostile = await LargeRun(worker, ended).start()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(worker.run("hostile", lambda: seen.append("own"), 10))
+        group.create_task(worker.run("other", lambda: seen.append("other large"), SMALL_BYTES + 1))
+        group.create_task(worker.run("a", lambda: small("a"), 10))
+        await asyncio.sleep(0)
+        group.create_task(worker.run("b", lambda: small("b"), SMALL_BYTES))
+    await hostile
+    assert seen[:3] == ["a", "b", "large"], seen
+    assert sorted(seen[3:]) == ["other large", "own"]
+
+
+def test_the_time_of_interruptions_does_not_count() -> None:
+    calls: list[float] = []
+
+    def interrupt() -> float:
+        began = time.thread_time()
+        _burn(0.1)
+        calls.append(time.thread_time() - began)
+        return calls[-1]
+
+    with cpu_budget(0.08, interrupt):
+        while len(calls) < 3:
+            checkpoint()
+    with pytest.raises(BudgetError), cpu_budget(0.08, interrupt):
+        _forever()
+
+
+async def test_the_time_of_interruptions_is_not_charged_to_the_large_run(worker: RuleWorker) -> None:
+    seen: list[str] = []
+
+    def small() -> None:
+        _burn(0.25)
+        seen.append("small")
+
+    hostile = await LargeRun(worker, lambda: bool(seen)).start()
+    await worker.run("healthy", small, 10)
+    assert await hostile >= 0.2
+
+
+async def test_an_error_of_a_run_that_interrupts_another_one_reaches_its_request_alone(worker: RuleWorker) -> None:
+    failed: list[bool] = []
+
+    def small() -> None:
+        failed.append(True)
+        raise BudgetError
+
+    hostile = await LargeRun(worker, lambda: bool(failed)).start()
+    with pytest.raises(BudgetError):
+        await worker.run("healthy", small, 10)
+    assert await hostile > 0.0
+
+
+def test_a_small_run_precedes_the_large_runs_of_tenants_that_have_used_as_little() -> None:
+    queue = FairQueue(MOST_WAITING, 2**30, 2**30)
+    for index in range(20):
+        queue.push(_run(f"hostile-{index}", 2**20))
+    queue.push(_run("healthy", 1000))
+    assert queue.pop().tenant == "healthy"
+    assert queue.pop_small(SMALL_BYTES, 1.0, "hostile") is None, "all others are large"
+    queue.push(_run("healthy", 1000))
+    queue.charge("healthy", 0.2)
+    assert queue.pop_small(SMALL_BYTES, 0.1, "hostile") is None, "it has used more than the run in progress"
+    assert queue.pop_small(SMALL_BYTES, 0.3, "healthy") is None, "the run in progress is its own"
+    found = queue.pop_small(SMALL_BYTES, 0.3, "hostile")
+    assert found is not None
+    assert found.tenant == "healthy"
 
 
 def _run(tenant: str, size: int = 0) -> _Run:

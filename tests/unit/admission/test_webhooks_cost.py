@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+
 import msgspec
 import pytest
 
@@ -42,6 +45,26 @@ def test_a_response_is_bounded(worst: Worst) -> None:
     result = decide(WEBHOOKS[worst.path], request, CONTEXT)
     assert len(result.findings) <= 3 * (MOST_FINDINGS + 1)
     assert len(encode_review(request, result)) <= RESPONSE_BYTES
+
+
+@pytest.mark.parametrize(
+    "name", ["Job: resources", "Pod: resources", "Pod: alternatives", "Pod: weights", "PodGroup: a request",
+             "PodGroup: resources", "Queue: amounts", "Queue: a quota", "Job: plugins"],
+)  # fmt: skip
+def test_reviews_of_different_large_objects_leave_nothing_in_memory(name: str) -> None:
+    worst = WORST[name]
+    bodies = [msgspec.json.encode(review(worst.build(400 + number))) for number in range(10)]
+    _decide(worst, bodies[0])
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for body in bodies[1:]:
+            _decide(worst, body)
+        gc.collect()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept <= 2 * len(bodies[0]), (kept, len(bodies[0]))
 
 
 def test_findings_beyond_the_limit_are_counted_and_keep_the_verdict() -> None:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from capcard_sched.controllers.objects import POD, JsonObject, Key
 from capcard_sched.controllers.owner_groups import OwnerGroups
 from capcard_sched.controllers.owner_rules import built_in_rules
+from capcard_sched.controllers.podgroups import PodGroupController
+from capcard_sched.controllers.view import Create, Patch
 from capcard_sched.model.annotations import GROUP_NAME
+from capcard_sched.model.intents import EmitEvent
+from capcard_sched.simulation.clock import VirtualClock
+from capcard_sched.simulation.store import Store
 from tests.lines import executed_lines
 
 _JOB_SET = "jobset.sigs.k8s.io/jobset-name"
@@ -98,6 +107,79 @@ def test_a_pass_over_a_pod_costs_the_same_however_many_groups_its_owner_has() ->
         return executed_lines(lambda: (groups.is_plain(found), groups.must_wait(found, one, "absent")))
 
     assert cost(400) <= cost(4) + 2
+
+
+def test_labels_of_an_operator_reach_no_object_of_another_namespace() -> None:
+    """The JobSet, its PodGroup and its leader are of another tenant: the pod is a gang of its own, with an event."""
+    store, controller = Store(VirtualClock()), PodGroupController(["capcard-sched"])
+    foreign = {"name": "j", "namespace": "victim"}
+    spec = {"replicatedJobs": [{"name": "w", "replicas": 8}]}
+    store.create("JobSet.jobset.x-k8s.io/v1alpha2", {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
+                 "metadata": foreign, "spec": spec})  # fmt: skip
+    theirs = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": foreign,
+        "spec": {"minMember": 8},
+    }
+    store.create("PodGroup", theirs)
+    forged = store.create("Pod", pod("p"))
+    assert [*controller.keys(POD, None, forged)] == [Key(POD, "team", "p")]
+    writes = controller.reconcile(store, Key(POD, "team", "p"), 0.0).writes
+    made, event, patch = writes
+    assert isinstance(made, Create)
+    assert isinstance(event, EmitEvent)
+    assert isinstance(patch, Patch)
+    assert made.object["metadata"]["namespace"] == "team"
+    assert made.object["spec"]["minMember"] == 1
+    assert [each["name"] for each in made.object["metadata"]["ownerReferences"]] == ["p"]
+    assert event.reason == "OwnerUnreadable"
+    assert patch.key == Key(POD, "team", "p")
+
+
+#: Case to the spec of an owner with a role per pod: each role is a gang.
+_STAGES: dict[str, Callable[[list[JsonObject]], JsonObject]] = {
+    "in order": lambda roles: {"startupPolicy": {"startupPolicyOrder": "InOrder"}, "replicatedJobs": roles},
+    "with dependencies": lambda roles: {"replicatedJobs": [{**each, "dependsOn": [{"name": "r0"}]} for each in roles]},
+    "with a long one": lambda roles: {
+        "replicatedJobs": [*roles, {"name": "long", "dependsOn": [{"name": "r0"}] * len(roles)}]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", _STAGES)
+def test_a_pass_over_an_owner_is_linear_in_its_roles(case: str) -> None:
+    api = "jobset.x-k8s.io/v1alpha2"
+    kind = "JobSet.jobset.x-k8s.io/v1alpha2"
+
+    def cost(size: int) -> int:
+        store = Store(VirtualClock())
+        controller = PodGroupController(["capcard-sched"])
+        roles = [{"name": f"r{number}", "replicas": 2} for number in range(size)]
+        metadata = {"name": "j", "namespace": "team"}
+        store.create(kind, {"apiVersion": api, "kind": "JobSet", "metadata": metadata, "spec": _STAGES[case](roles)})
+        for number in range(size):
+            made = pod(f"p{number}")
+            made["metadata"]["labels"]["jobset.sigs.k8s.io/replicatedjob-name"] = f"r{number}"
+            found = store.create("Pod", made)
+            key = Key(POD, "team", f"p{number}")
+            assert [*controller.keys(POD, None, found)] == [key]
+            for write in controller.reconcile(store, key, 0.0).writes:
+                if isinstance(write, Create):
+                    store.create("PodGroup", write.object)
+                elif isinstance(write, Patch):
+                    changed = store.patch("Pod", "team", f"p{number}", write.patch)
+                    assert not [*controller.keys(POD, found, changed)]
+        assert len(list(store.list("PodGroup"))) == size
+        store.patch(kind, "team", "j", {"spec": _STAGES[case]([{**each, "replicas": 3} for each in roles])})
+        result: list[int] = []
+        lines = executed_lines(
+            lambda: result.append(len(controller.reconcile(store, Key(kind, "team", "j"), 0.0).writes))
+        )
+        assert result == [size]
+        return lines
+
+    small, large = cost(25), cost(100)
+    assert large < 6 * small, (small, large)
 
 
 def test_pods_that_wait_are_woken_when_their_group_has_one_incarnation_at_most() -> None:

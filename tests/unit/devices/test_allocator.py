@@ -75,6 +75,13 @@ def test_shares_have_ids_that_follow_from_the_claim() -> None:
     assert all(len(each) == 36 and each[14] == "5" for each in ids)
 
 
+def test_a_claim_with_long_selectors_is_refused_before_they_are_compiled() -> None:
+    pools = Pools(slices(DEFAULT))
+    large = "true && " * 8_192 + "true"
+    found = pools.allocate([claim(0, {"r": {"class": "c", "cel": large}})])
+    assert str(found) == "claim ns/c0: its selectors have 65540 characters, at most 65536 are supported"
+
+
 def test_a_search_ends_after_many_trials() -> None:
     devices = {f"g{number}": {"numa": number} for number in range(24)}
     pools = Pools(slices({"s": {"devices": devices}}))

@@ -6,9 +6,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pytest
 import yaml
 
+from capcard_sched.model.deltas import ObjectChanged
+from capcard_sched.model.device_objects import ResourceClaimObject, ResourceClaimTemplateObject
+from capcard_sched.model.objects import PodObject
+from capcard_sched.testing import Harness
 from tests.scenarios.notation import objects_of
 from tests.scenarios.test_scenarios import run
 
@@ -73,3 +78,38 @@ def test_after_a_restart_a_pod_is_charged_the_model_that_it_has(card: str) -> No
     assert held == ("g1@n2 b" if card == "NVIDIA-H200" else "g0@n2 b")
     (other,) = [_state_of(each) for each in found if each["kind"] == "Pod" and each["metadata"]["name"] == "c"]
     assert "quota: requested <1000>, total would be <3000>, but capability is <2000>" in other
+
+
+@pytest.mark.parametrize(
+    "owner, reason",
+    [
+        ({"name": "p", "uid": "uid-p"}, "device class none does not exist"),
+        ({"name": "other", "uid": "uid-other"}, "was not created for Pod default/p"),
+        ({"name": "p", "uid": "uid-former"}, "was not created for Pod default/p"),
+        ({"name": "p", "uid": "uid-p", "controller": False}, "was not created for Pod default/p"),
+    ],
+)
+def test_a_generated_claim_is_used_by_the_pod_that_controls_it_alone(owner: dict[str, Any], reason: str) -> None:
+    """Status of a pod and owners of a claim are written by their users, too."""
+    h = Harness("actions: 'allocate'\ntiers:\n- plugins: [{name: gang}, {name: predicates}]\n")
+    h.queue("default")
+    h.node("n1", cpu="8")
+    h.group("g", queue="default")
+    reference = {"apiVersion": "v1", "kind": "Pod", "controller": True, **owner}
+    exactly = {"deviceClassName": "none", "allocationMode": "ExactCount", "count": 1}
+    found = {"metadata": {"name": "c", "namespace": "default", "uid": "c", "ownerReferences": [reference]},
+             "spec": {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}}  # fmt: skip
+    h.apply(ObjectChanged(msgspec.convert(found, ResourceClaimObject)))
+    template = {"metadata": {"name": "t", "namespace": "default"}, "spec": {"spec": found["spec"]}}
+    h.apply(ObjectChanged(msgspec.convert(template, ResourceClaimTemplateObject)))
+    body = {
+        "metadata": {"name": "p", "namespace": "default", "uid": "uid-p",
+                     "annotations": {"scheduling.k8s.io/group-name": "g"}},
+        "spec": {"schedulerName": "capcard-sched",
+                 "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}],
+                 "resourceClaims": [{"name": "r", "resourceClaimTemplateName": "t"}]},
+        "status": {"phase": "Pending", "resourceClaimStatuses": [{"name": "r", "resourceClaimName": "c"}]},
+    }  # fmt: skip
+    h.apply(ObjectChanged(msgspec.convert(body, PodObject)))
+    h.step()
+    assert reason in h.pod_message("p")

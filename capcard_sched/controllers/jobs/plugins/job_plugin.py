@@ -35,6 +35,11 @@ class JobPlugin:
         self.arguments = parse_plugin_arguments(self.name, arguments)
         self._hosts: dict[str, list[str]] = {}
 
+    @property
+    def entries(self) -> int:
+        """Variables and mounts that it adds to each container, where their number depends on the Job; else 0."""
+        return 0
+
     def change_pod(self, pod: JsonObject, task: TaskSpec, index: int) -> None:
         """Change a pod before it is created, in place."""
 

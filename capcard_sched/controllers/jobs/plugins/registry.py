@@ -70,6 +70,19 @@ class Svc(JobPlugin):
             found[f"VC_{name}_NUM"] = str(task.replicas)
         return found
 
+    @cached_property
+    def _entries(self) -> list[JsonObject]:
+        """The variables of a container; the pods share them."""
+        return [
+            {"name": key, "valueFrom": {"configMapKeyRef": {"name": self._map_name, "key": key}}}
+            for key in self._variables
+        ]
+
+    @property
+    def entries(self) -> int:
+        """Two variables per task, and the mount."""
+        return 2 * len(self.job.tasks) + 1
+
     def change_pod(self, pod: JsonObject, task: TaskSpec, index: int) -> None:
         """Host name, variables and the mounted host files."""
         pod["spec"]["hostname"] = pod["spec"].get("hostname") or pod["metadata"]["name"]
@@ -78,12 +91,8 @@ class Svc(JobPlugin):
         add_mount(pod, volume, _HOSTS_PATH)
         if not self.arguments.switch("inject-hosts-env"):
             return
-        entries = [
-            {"name": key, "valueFrom": {"configMapKeyRef": {"name": self._map_name, "key": key}}}
-            for key in self._variables
-        ]
         for container in containers(pod):
-            add_env(container, entries)
+            add_env(container, self._entries)
 
     def contents(self) -> dict[Key, JsonObject]:
         """The ConfigMap of host names."""
