@@ -9,7 +9,7 @@ import msgspec
 from capcard_sched.controllers.objects import BATCH_API
 from capcard_sched.framework.explain.diagnose import diagnose_job, find_workload
 from capcard_sched.framework.quota.limits import unenforced
-from capcard_sched.insight.attempt import JobAttempt
+from capcard_sched.insight.attempt import JobAttempt, may_never_start
 from capcard_sched.insight.lists import wanted_pods
 from capcard_sched.insight.object_view import StoreObjects
 from capcard_sched.insight.preemption import begin_trial
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _MAY_PREEMPT: Final = frozenset({"OverQuota", "ClusterFull", "NoNodeFits", "GangWaiting"})
 #: Events: the most recent evictions that are shown.
 _SHOWN_EVENTS: Final = 5
+#: A fact of a diagnosis without attempts.
+UNTRIED: Final = "A start with evictions or without the other jobs was not tried: the cluster is large"
 
 
 class Subject(NamedTuple):
@@ -94,12 +96,14 @@ def explain(
     is_live: bool,
     unreadable: Sequence[str] = (),
     fix: bool = False,
+    tries: bool = True,
     meanwhile: Callable[[], object] = lambda: None,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> JobDiagnosis:
     """The diagnosis of a subject, with `fix` also the changes that start it. `now` in Unix seconds.
 
     `unreadable`: required resources that are not readable; the diagnosis then is what the scheduler wrote on objects.
+    `tries`: also the results of attempts on copies of the cluster, without which nothing takes longer with its pods.
     `meanwhile` is called while a trial runs in a copy of the process, `progress` with the number of trials of fixes and
     the largest number.
     """
@@ -115,14 +119,17 @@ def explain(
         fixes = _without_search(written, "trials need the nodes and queues") if fix else None
         return msgspec.structs.replace(written, fixes=fixes)
     # The trial begins before the stage is known: it takes as long as the diagnosis.
-    is_tried = job.pending and job.phase is not PodGroupPhase.PENDING
+    is_tried = tries and job.pending and job.phase is not PodGroupPhase.PENDING
     trial = begin_trial(core, objects, job, now) if is_tried else None
     try:
         found = diagnose_job(core.snapshot(), job, pod=subject.pod, now=now)
         vcjob = subject.object if (subject.object or {}).get("apiVersion") == BATCH_API else None
         foreign = foreign_members(core.snapshot(), objects, job)
-        found = JobAttempt(core, objects, job, now, pod=subject.pod, vcjob=vcjob).diagnose(found)
-        if trial is None and found.stage in _MAY_PREEMPT:
+        if tries:
+            found = JobAttempt(core, objects, job, now, pod=subject.pod, vcjob=vcjob).diagnose(found)
+        elif found.stage in _MAY_PREEMPT or may_never_start(found):
+            found = msgspec.structs.replace(found, facts=(*found.facts, UNTRIED))
+        if tries and trial is None and found.stage in _MAY_PREEMPT:
             trial = begin_trial(core, objects, job, now)
         closed = _closed_by(objects, found)
         if foreign and job.valid_tasks < job.min_available:
