@@ -22,6 +22,7 @@ from capcard_sched.web.views import JobRow, JobView, PodRow, StagePeriod
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from capcard_sched.framework.explain.limits import LimitReader
     from capcard_sched.insight.explain import Subject
     from capcard_sched.web.cluster import Cluster
     from capcard_sched.web.history import History
@@ -87,8 +88,11 @@ def _in_copy(cluster: Cluster, wanted: DiagnosisRequest) -> JobDiagnosis:
     return in_copy(answer, JobDiagnosis)
 
 
-def diagnose_attempted(cluster: Cluster, wanted: DiagnosisRequest) -> JobDiagnosis:
-    """The diagnosis of a job, after a session that attempted every job. Changes the core. Raises LookupError."""
+def diagnose_attempted(cluster: Cluster, wanted: DiagnosisRequest, limits: LimitReader | None = None) -> JobDiagnosis:
+    """The diagnosis of a job, after a session that attempted every job. Changes the core. Raises LookupError.
+
+    `limits`: the reader of the diagnoses of other jobs of this session, reused.
+    """
     subject = find(cluster.core, cluster.objects, wanted.namespace, wanted.name)
     if subject is None:
         raise LookupError(f"job {wanted.namespace}/{wanted.name} does not exist")
@@ -101,6 +105,7 @@ def diagnose_attempted(cluster: Cluster, wanted: DiagnosisRequest) -> JobDiagnos
         unreadable=cluster.unreadable,
         fix=wanted.fix,
         tries=wanted.tries,
+        limits=limits,
     )
     return replace(found, expected_start=cluster.expected_start(found, wanted.start))
 

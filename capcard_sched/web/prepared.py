@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from capcard_sched.framework.explain.capacity import CapacityReader
+from capcard_sched.framework.explain.diagnose import diagnose_job
+from capcard_sched.framework.explain.limits import LimitReader
 from capcard_sched.insight.forked_copy import ForkedCopyError, fork
 from capcard_sched.model.diagnosis import JobDiagnosis
 from capcard_sched.web.cluster import DiagnosisRequest
@@ -28,11 +31,14 @@ from capcard_sched.web.pages import FIRST_ADDRESSES, PAGES
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from capcard_sched.model.job import Job
     from capcard_sched.web.cluster import Cluster
     from capcard_sched.web.pages import Page
 
 #: Seconds after which a copy that prepares itself, or makes one view, ends.
 _MOST_SECONDS: Final = 120
+#: Queues of which a job is diagnosed before the first request.
+_MOST_QUEUES: Final = 32
 #: The message beside the pipes of a request.
 _REQUEST: Final = b"r"
 
@@ -148,11 +154,12 @@ def _with_attempts(cluster: Cluster) -> Cluster:
     def attempt() -> int:
         _release({peer.fileno()})
         cluster.session()
+        limits = _diagnose_some(cluster)
 
         def diagnose(body: bytes) -> bytes:
             wanted = msgspec.msgpack.decode(body, type=DiagnosisRequest)
             try:
-                found = _Diagnosed(diagnose_attempted(cluster, wanted))
+                found = _Diagnosed(diagnose_attempted(cluster, wanted, limits))
             except LookupError as error:
                 found = _Diagnosed(unknown=str(error.args[0]))
             except Exception as error:  # noqa: BLE001 - as of a copy
@@ -172,6 +179,21 @@ def _with_attempts(cluster: Cluster) -> Cluster:
     fork(attempt)
     peer.close()
     return replace(cluster, attempted=attempted)
+
+
+def _diagnose_some(cluster: Cluster) -> LimitReader | None:
+    """The reader of limits and rejections, after a diagnosis of each queue: most of its figures are those of others."""
+    if cluster.unreadable:
+        return None
+    snapshot = cluster.core.snapshot()
+    found: dict[str, Job] = {}
+    limits = LimitReader(snapshot, CapacityReader(snapshot))
+    for job in snapshot.state.jobs.values():
+        if job.pending:
+            found.setdefault(job.queue, job)
+    for job in [*found.values()][:_MOST_QUEUES]:
+        diagnose_job(snapshot, job, now=cluster.now, limits=limits)
+    return limits
 
 
 def _serve(requests: socket.socket, answer: Callable[[bytes], bytes]) -> int:

@@ -175,7 +175,10 @@ class JobFacts:
         fitting = {found.node for task in tasks if (found := session.outcome_of(task.uid)) is not None}
         rejection = self._attempt.rejections.get(tasks[0].uid)
         if rejection is None and outcome.kind == "unfit" and self.job.queue in session.queues:
-            rejection = rejection_of(session, session.engine, tasks[0])
+            signature = session.engine.signature(session.queues[self.job.queue], tasks[0])
+            if signature not in self._limits.rejections:
+                self._limits.rejections[signature] = rejection_of(session, session.engine, tasks[0])
+            rejection = self._limits.rejections[signature]
             if outcome.message and rejection.message != outcome.message:
                 rejection = None  # the attempt had other pods of the gang on nodes
         nodes, nearest = (rejection.nodes, rejection.nearest) if rejection is not None else ((), ())

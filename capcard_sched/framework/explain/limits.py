@@ -20,9 +20,11 @@ from capcard_sched.model.workload import display_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from capcard_sched.framework.api.node_view import PodSignature
     from capcard_sched.framework.api.plugin import Sample
     from capcard_sched.framework.core import CoreSnapshot
     from capcard_sched.framework.explain.capacity import CapacityReader
+    from capcard_sched.framework.explain.rejections import PodRejection
     from capcard_sched.model.cards import QuotaGroup
     from capcard_sched.model.diagnosis import HolderUse
     from capcard_sched.model.explanation import JobCards
@@ -86,6 +88,8 @@ class LimitReader:
         self._charged: dict[tuple[str, str], float] = {}
         #: Queue and resource to what the queue can hold beside the guarantees of others and within its ancestors.
         self._real: dict[tuple[str, str], float] = {}
+        #: By signature of a pod the filters that reject the nodes, in the last session of this state.
+        self.rejections: dict[PodSignature, PodRejection] = {}
         for sample in quota_samples(snapshot, "capacity-card"):
             if sample.name in _CHARGED:
                 self._charged[sample.labels["queue_name"], _CHARGED[sample.name]] = sample.value
