@@ -47,11 +47,9 @@ def job_view(cluster: Cluster, query: Mapping[str, str]) -> JobView:
     row = None if subject is None else _row(cluster, subject, namespace, name, kind)
     if subject is None or row is None:
         raise unknown
-    state = cluster.core.snapshot().state
-    size, full_name = len(state.tasks) + len(state.nodes), f"{kind}/{name}" if kind else name
-    is_wanted = query.get("fix", "") == "1"
-    fix = is_wanted or size <= _SMALL
-    wanted = DiagnosisRequest(namespace, full_name, fix and bool(row.stage), fix, is_wanted or size <= _TRIED)
+    full_name = f"{kind}/{name}" if kind else name
+    fix = query.get("fix", "") == "1" or _size(cluster) <= _SMALL
+    wanted = DiagnosisRequest(namespace, full_name, fix and bool(row.stage), fix, tries_jobs(cluster, query))
     diagnose = cluster.attempted or partial(_in_copy, cluster)
     fixes_error = ""
     try:
@@ -78,6 +76,16 @@ def job_view(cluster: Cluster, query: Mapping[str, str]) -> JobView:
             if one.pod in names or (cluster.history is not None and cluster.history.jobs.get(one.pod) == key != "")
         ),
     )
+
+
+def tries_jobs(cluster: Cluster, query: Mapping[str, str]) -> bool:
+    """Whether the page of a job has the results of trials."""
+    return query.get("fix", "") == "1" or _size(cluster) <= _TRIED
+
+
+def _size(cluster: Cluster) -> int:
+    state = cluster.core.snapshot().state
+    return len(state.tasks) + len(state.nodes)
 
 
 def _in_copy(cluster: Cluster, wanted: DiagnosisRequest) -> JobDiagnosis:

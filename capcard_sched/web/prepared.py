@@ -1,8 +1,8 @@
 """A copy of the process that holds one state of a cluster, prepared: it makes views without reading the cluster anew.
 
 The copy reads the state, runs the diagnoses of its lists and makes the first views. A second copy, of the first, runs a
-session that attempts every job: diagnoses of single jobs come from there. Each request is served by a copy of its own,
-which costs milliseconds; what a view changes reaches no other.
+session that attempts every job: diagnoses of single jobs come from there. A view with trials is made in a further copy;
+what it changes reaches no other.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from capcard_sched.insight.forked_copy import ForkedCopyError, fork
 from capcard_sched.model.diagnosis import JobDiagnosis
 from capcard_sched.web.cluster import DiagnosisRequest
 from capcard_sched.web.copies import PageAnswer, answer_of, as_copy
-from capcard_sched.web.job_page import diagnose_attempted
+from capcard_sched.web.job_page import diagnose_attempted, tries_jobs
 from capcard_sched.web.pages import FIRST_ADDRESSES, PAGES
+from capcard_sched.web.views import JobView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -144,7 +145,12 @@ def _prepare(cluster: Callable[[], Cluster], requests: socket.socket, writer: in
         seen = replace(shown, namespaces=namespaces)
         return msgspec.msgpack.encode(answer_of(seen, pages[wanted.document], wanted.query))
 
-    return _serve(requests, view)
+    def is_quick(body: bytes) -> bool:
+        wanted = msgspec.msgpack.decode(body, type=ViewRequest)
+        page = pages[wanted.document]
+        return not page.is_slow or (page.kind is JobView and not tries_jobs(shown, wanted.query))
+
+    return _serve(requests, view, is_quick)
 
 
 def _with_attempts(cluster: Cluster) -> Cluster:
@@ -166,7 +172,11 @@ def _with_attempts(cluster: Cluster) -> Cluster:
                 found = _Diagnosed(error=f"{type(error).__name__}: {error}")
             return msgspec.msgpack.encode(found)
 
-        return _serve(peer, diagnose)
+        def is_quick(body: bytes) -> bool:
+            wanted = msgspec.msgpack.decode(body, type=DiagnosisRequest)
+            return not (wanted.tries or wanted.fix or wanted.start)
+
+        return _serve(peer, diagnose, is_quick)
 
     def attempted(wanted: DiagnosisRequest) -> JobDiagnosis:
         found = msgspec.msgpack.decode(_ask(client, msgspec.msgpack.encode(wanted)), type=_Diagnosed)
@@ -196,8 +206,11 @@ def _diagnose_some(cluster: Cluster) -> LimitReader | None:
     return limits
 
 
-def _serve(requests: socket.socket, answer: Callable[[bytes], bytes]) -> int:
-    """Make the response to each request in a copy, until the other end of the socket is closed."""
+def _serve(requests: socket.socket, answer: Callable[[bytes], bytes], is_quick: Callable[[bytes], bool]) -> int:
+    """Make the response to each request, until the other end of the socket is closed.
+
+    In a copy, unless it is quick and changes nothing: a copy duplicates each page of memory that it reads objects of.
+    """
     signal.alarm(0)
     while True:
         with contextlib.suppress(ChildProcessError):
@@ -207,17 +220,21 @@ def _serve(requests: socket.socket, answer: Callable[[bytes], bytes]) -> int:
         if not message:
             return 0
         reader, writer = descriptors
-        fork(lambda reader=reader, writer=writer: _respond(answer, reader, writer))  # type: ignore[misc]
-        os.close(reader)
-        os.close(writer)
+        with os.fdopen(reader, "rb") as stream:
+            body = stream.read()
+        if is_quick(body):
+            _respond(answer, body, writer)
+        else:
+            fork(lambda body=body, writer=writer: _respond(answer, body, writer))  # type: ignore[misc]
+            os.close(writer)
 
 
-def _respond(answer: Callable[[bytes], bytes], reader: int, writer: int) -> int:
+def _respond(answer: Callable[[bytes], bytes], body: bytes, writer: int) -> int:
     signal.alarm(_MOST_SECONDS)
-    with os.fdopen(reader, "rb") as stream:
-        request = stream.read()
-    with os.fdopen(writer, "wb") as stream:
-        stream.write(answer(request))
+    with os.fdopen(writer, "wb") as stream, contextlib.suppress(BrokenPipeError):
+        stream.write(answer(body))
+        stream.flush()
+    signal.alarm(0)
     return 0
 
 
