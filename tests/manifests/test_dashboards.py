@@ -21,7 +21,7 @@ from tests.controlplane.build import needed
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
-from tests.controlplane.manifests import gang, gpu_node, plain, pod, queue
+from tests.controlplane.manifests import gang, gpu_node, plain, pod, pod_group, queue
 from tests.controlplane.processes import end, free_port, spawn
 from tests.daemon.usage.build import locate
 from tests.e2e.daemons import Daemon
@@ -45,12 +45,13 @@ _WITHOUT_SERIES: Final[dict[str, str]] = {}
 
 
 async def _set_the_scene(cluster: Cluster) -> None:
-    """A queue above its quota, one with a malformed quota, devices with claims, and a gang that others preempt."""
+    """A queue above its quota, one with a malformed quota, devices with claims, and pods to preempt."""
     of_class = {"selectors": [{"cel": {"expression": 'device.driver == "gpu.example.com"'}}]}
     await cluster.create_all(
         [
             gpu_node("n1", _A10, 4),
             gpu_node("n2", _A10, 4),
+            gpu_node("n3", _A10, 4),
             queue("over", cards={_A10: 2}),
             queue("q", cards={_A10: 4}, capability={"cpu": "32"}),
             queue("malformed", annotations={CARD_QUOTA: "many"}),
@@ -63,7 +64,8 @@ async def _set_the_scene(cluster: Cluster) -> None:
     await cluster.create_all(
         [
             *gang("held", 4, queue="over", cards=_A10, requests=_REQUESTS),
-            *gang("low", 4, queue="q", cards=_A10, requests=_REQUESTS),
+            pod_group("low", queue="q"),
+            *(pod(f"low-{member}", group="low", cards=_A10, requests=_REQUESTS) for member in range(4)),
             pod("claims", queue="q", resourceClaims=claims_of("claim")),
         ]
     )
