@@ -7,7 +7,7 @@ import io
 import signal
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import redirect_stderr, suppress
+from contextlib import redirect_stderr
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,7 +25,6 @@ from capcard_sched.cli.inputs import BadInputError, valid_conf
 from capcard_sched.cli.sessions import full_session
 from capcard_sched.cli.what_if import compare, describe_changes
 from capcard_sched.insight.changes import UnknownObjectError
-from capcard_sched.insight.forked_copy import ForkedCopyError
 from capcard_sched.model.diagnosis import no_start
 from capcard_sched.reports.recording import Recorder
 from capcard_sched.simulation.clock import EPOCH, SECOND
@@ -35,6 +34,7 @@ from capcard_sched.web.copies import begin_view, view_of
 from capcard_sched.web.history import history_of
 from capcard_sched.web.moments import parse_moment
 from capcard_sched.web.pages import FIRST_ADDRESSES, PAGES
+from capcard_sched.web.prepared import PreparedCluster
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -72,6 +72,8 @@ class FileClusters:
         self._views: OrderedDict[tuple[object, ...], InsightPart] = OrderedDict()
         #: Locks of the views that are made now.
         self._making: dict[tuple[object, ...], asyncio.Lock] = {}
+        #: The end of the input, once its first views are made.
+        self._prepared: PreparedCluster | None = None
 
     def load(self) -> Cluster:
         """The cluster at the end of the input, with its history. Raises BadInputError."""
@@ -118,13 +120,32 @@ class FileClusters:
         return found
 
     async def prepare(self) -> None:
-        """Make the views of the first pages at the end of the input."""
-        for page in PAGES:
-            if page.address in FIRST_ADDRESSES:
-                with suppress(LookupError, ValueError, ForkedCopyError):  # a request reports it
-                    await self.view(page, {}, None)
+        """Make the views of the first pages at the end of the input, and keep a copy that makes others, for ever."""
+        cluster = await asyncio.get_running_loop().run_in_executor(self._thread, self.at, "")
+        pages = {page.document: page for page in PAGES if page.address in FIRST_ADDRESSES}
+        locks = {document: self._making.setdefault((document,), asyncio.Lock()) for document in pages}
+        prepared = PreparedCluster(lambda: cluster)
+        try:
+            for lock in locks.values():  # their requests wait
+                await lock.acquire()
+            try:
+                first = await asyncio.to_thread(prepared.first_views)
+                for document, answer in first.views.items():
+                    if not answer.problem:
+                        self._views[document,] = view_of(answer, pages[document])
+            finally:
+                for document, lock in locks.items():
+                    lock.release()
+                    self._making.pop((document,), None)
+            self._prepared = None if first.error else prepared  # a request without it reports the error
+            await asyncio.Event().wait()
+        finally:
+            self._prepared = None
+            prepared.stop()
 
     async def _make(self, page: Page, query: Mapping[str, str], namespaces: frozenset[str] | None) -> InsightPart:
+        if self._prepared is not None and not query.get("at"):
+            return view_of(await asyncio.to_thread(self._prepared.view, page, query, namespaces), page)
         loop = asyncio.get_running_loop()
         running = await loop.run_in_executor(self._thread, self._begin, page, query, namespaces)
         return view_of(await asyncio.to_thread(running.result), page)

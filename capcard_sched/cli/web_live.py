@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import time
+from collections import OrderedDict
 from contextlib import redirect_stderr
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from capcard_sched.cli.cluster_source import live_state, load_cluster
 from capcard_sched.cli.held_cluster import HeldCluster
-from capcard_sched.cli.inputs import BadInputError
 from capcard_sched.cli.live_cluster import hold
 from capcard_sched.cli.web_files import cluster_of, once
 from capcard_sched.gc import keep_all
-from capcard_sched.web.copies import begin_view, view_of
+from capcard_sched.insight.forked_copy import ForkedCopyError
+from capcard_sched.web.copies import PageAnswer, view_of
+from capcard_sched.web.pages import PAGES
+from capcard_sched.web.prepared import PreparedCluster
 from capcard_sched.web.source import UnavailableError
 
 if TYPE_CHECKING:
@@ -34,13 +38,21 @@ if TYPE_CHECKING:
 
 #: Views that are made at a time; others wait.
 _AT_ONCE: Final = 4
-#: Seconds after the beginning of a view in which further requests share it while nothing changes: all open pages
-#: request theirs at a change.
-_SHARED: Final = 2.0
+#: Views of one state that are kept.
+_MOST_VIEWS: Final = 256
+#: Seconds for which a request waits for the present state, and shows the last prepared one then; without any, and for
+#: an object that this one lacks.
+_PATIENCE: Final = 0.1
+_FIRST_PATIENCE: Final = 60.0
+#: Seconds without a request and open page after which states are prepared seldom, and the time between two of these.
+_UNWATCHED: Final = 60.0
+_SELDOM: Final = 60.0
 #: Seconds between two events: changes in between are one event.
 _PAUSE: Final = 1.0
 #: Seconds without a change after which a stream gets a sign of life.
 _BEAT: Final = 10.0
+#: Seconds between two looks at changes.
+_TICK: Final = 0.2
 
 
 class FollowedCluster(HeldCluster):
@@ -85,15 +97,35 @@ class FollowedCluster(HeldCluster):
             return
 
 
+class _Generation(NamedTuple):
+    """One state of the cluster, with the views that are made or begun."""
+
+    #: The version of the cluster.
+    version: int
+    prepared: PreparedCluster
+    #: Document, query and namespaces of a view to its task.
+    views: OrderedDict[tuple[object, ...], asyncio.Task[InsightPart]]
+
+
 class LiveClusters:
-    """Views of a followed cluster at the present."""
+    """Views of a followed cluster: of its last prepared state, while the next one is prepared in the background."""
 
     def __init__(self, source: Source, held: FollowedCluster, ledger: str = "") -> None:
         """`ledger`: database of the page of usage, "" for none."""
         self._source, self._held, self._ledger = source, held, ledger
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        #: Address, query and namespaces of a view to the version of the cluster, the beginning, and the task.
-        self._recent: dict[tuple[object, ...], tuple[int, float, asyncio.Task[InsightPart]]] = {}
+        self._shown: _Generation | None = None
+        #: The error of the last preparation; "" for none.
+        self._error = ""
+        #: Wakes the worker; and what waits for the next prepared state.
+        self._wanted, self._prepared = asyncio.Event(), asyncio.Event()
+        #: On the monotonic clock: when a view was requested last; when the cluster changed first after the state that
+        #: is shown, and after the one that is being prepared; None for not yet.
+        self._requested = -_UNWATCHED
+        self._behind_since: float | None = None
+        self._next_behind_since: float | None = None
+        #: Version of the state that is being prepared.
+        self._next = -1
 
     @property
     def is_ready(self) -> bool:
@@ -101,62 +133,176 @@ class LiveClusters:
         return self._held.stale_for() is not None
 
     async def view(self, page: Page, query: Mapping[str, str], namespaces: frozenset[str] | None) -> InsightPart:
-        """The view of a page now. Raises LookupError, ValueError and UnavailableError."""
+        """The view of a page, of the last prepared state. Raises LookupError, ValueError and UnavailableError."""
         if "at" in query:
             raise ValueError("at: a live cluster has no past; --recording shows that of a recording")
         if not self.is_ready:
             raise UnavailableError("the cluster is read for the first time")
-        key = page.address, *sorted(query.items()), namespaces
-        now, version = time.monotonic(), self._held.version
-        self._recent = {of: one for of, one in self._recent.items() if one[0] == version and now - one[1] < _SHARED}
-        if key not in self._recent:
-            self._recent[key] = version, now, asyncio.create_task(self._make(page, query, namespaces))
-        view = await asyncio.shield(self._recent[key][2])
+        version = self._held.version
+        self._request()
+        await self._wait_prepared(version, _PATIENCE if self._shown is not None else _FIRST_PATIENCE)
+        try:
+            view = await self._view(page, query, namespaces)
+        except (LookupError, ForkedCopyError):
+            if self._version() >= version:
+                raise
+            # The object may be younger than the state, or its copy ended for the next one.
+            await self._wait_prepared(version, _FIRST_PATIENCE)
+            view = await self._view(page, query, namespaces)
+        since = self._behind_since
+        behind = round(time.monotonic() - since) if since is not None and self._is_behind() else 0
         stale = round(self._held.stale_for() or 0.0)
-        moment = msgspec.structs.replace(view.moment, stale=stale)  # type: ignore[attr-defined]
+        moment = msgspec.structs.replace(view.moment, stale=stale, behind=behind)  # type: ignore[attr-defined]
         return msgspec.structs.replace(view, moment=moment)
 
-    async def prepare(self) -> None:
-        """Nothing: views of a cluster that changes do not stay valid."""
+    async def _view(self, page: Page, query: Mapping[str, str], namespaces: frozenset[str] | None) -> InsightPart:
+        """The view of the state that is shown; requests share it."""
+        shown = self._shown
+        if shown is None:
+            raise UnavailableError(self._error or "the first pages are being made")
+        key = page.document, *sorted(query.items()), namespaces
+        if key not in shown.views:
+            shown.views[key] = asyncio.create_task(self._make(shown.prepared, page, query, namespaces))
+            if len(shown.views) > _MOST_VIEWS:
+                shown.views.popitem(last=False)
+        shown.views.move_to_end(key)
+        return await asyncio.shield(shown.views[key])
 
-    async def _make(self, page: Page, query: Mapping[str, str], namespaces: frozenset[str] | None) -> InsightPart:
+    async def _make(
+        self, prepared: PreparedCluster, page: Page, query: Mapping[str, str], namespaces: frozenset[str] | None
+    ) -> InsightPart:
         async with self._slots:
-            running = begin_view(lambda: self._cluster(namespaces), page, query)
-            answer = await asyncio.to_thread(running.result)
+            answer = await asyncio.to_thread(prepared.view, page, query, namespaces)
         return view_of(answer, page)
 
-    def _cluster(self, namespaces: frozenset[str] | None) -> Cluster:
+    # --- the worker -------------------------------------------------------------------------------------------------
+
+    async def prepare(self) -> None:
+        """Prepare states of the cluster, one at a time, for ever: after a request at half the time, else seldom."""
+        watching = asyncio.create_task(self._note_changes())
+        try:
+            while True:
+                await self._wait_due()
+                begun = time.monotonic()
+                await self._prepare()
+                took = time.monotonic() - begun
+                await asyncio.sleep(took if self._error == "" else max(took, _PAUSE))
+        finally:
+            watching.cancel()
+            if self._shown is not None:
+                self._shown.prepared.stop()
+                self._shown = None
+
+    async def _note_changes(self) -> None:
+        """Note when the cluster changes first after the state that is shown, and wake the worker."""
+        while True:
+            await self._held.wait_changed(_BEAT)
+            if not self._is_behind():
+                continue
+            if self._behind_since is None:
+                self._behind_since = time.monotonic()
+            if self._next_behind_since is None and self._held.version != self._next:
+                self._next_behind_since = time.monotonic()
+            if time.monotonic() - self._requested < _UNWATCHED:
+                self._wanted.set()
+            await asyncio.sleep(_TICK)
+
+    async def _wait_due(self) -> None:
+        """Wait until a state is to be prepared."""
+        while True:
+            self._wanted.clear()
+            is_watched = time.monotonic() - self._requested < _UNWATCHED
+            if self.is_ready and self._is_behind() and (is_watched or self._shown is None):
+                return
+            try:
+                async with asyncio.timeout(_TICK if not self.is_ready else _SELDOM):
+                    await self._wanted.wait()
+            except TimeoutError:
+                if self.is_ready and self._is_behind():
+                    return
+
+    async def _prepare(self) -> None:
+        """Prepare the present state, and show it."""
+        version = self._next = self._held.version
+        self._next_behind_since = None
+        prepared = PreparedCluster(self._cluster)
+        try:
+            first = await asyncio.to_thread(prepared.first_views)
+        except asyncio.CancelledError:
+            prepared.stop()
+            raise
+        self._error = first.error
+        if first.error:
+            await asyncio.to_thread(prepared.stop)
+        else:
+            former, self._shown = self._shown, _Generation(version, prepared, OrderedDict())
+            for page in PAGES:
+                if page.document in first.views:
+                    self._shown.views[page.document, None] = asyncio.create_task(
+                        _made(first.views[page.document], page)
+                    )
+            if former is not None:
+                await asyncio.to_thread(former.prepared.stop)
+        ended, self._prepared = self._prepared, asyncio.Event()
+        ended.set()
+
+    def _request(self) -> None:
+        """Note a request, and wake the worker where the cluster has changed."""
+        self._requested = time.monotonic()
+        if self._is_behind():
+            self._wanted.set()
+
+    def _is_behind(self) -> bool:
+        """Whether the cluster changed after the state that is shown."""
+        return self._shown is None or self._shown.version != self._held.version
+
+    async def _wait_prepared(self, version: int, seconds: float) -> None:
+        """Wait until the state that is shown has a version, at most for so long, and no longer than until an error."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._version() < version:
+                    await self._prepared.wait()
+                    if self._error:
+                        return
+
+    def _cluster(self) -> Cluster:
         """The cluster, in a copy of the process."""
         keep_all()
         hold(self._held.read)
         notes = io.StringIO()
-        try:
-            with redirect_stderr(notes):
-                found = load_cluster(self._source, read_only=True, jobs=True)
-        except BadInputError as error:
-            raise UnavailableError(str(error)) from None
+        with redirect_stderr(notes):
+            found = load_cluster(self._source, read_only=True, jobs=True)
         assert found.live is not None
         headlines = once(lambda: found.headlines.read(found.now) if found.headlines is not None else {})
         state = live_state(self._source, found.live)
         server = self._held.connection.server
         cluster = cluster_of(found, self._source, state, server, headlines, like_jobs=self._ledger)
         warnings = (*cluster.warnings, *(line.removeprefix("warning: ") for line in notes.getvalue().splitlines()))
-        warnings = tuple(dict.fromkeys(warnings))
-        return replace(cluster, warnings=warnings, namespaces=namespaces, ledger=self._ledger)
+        return replace(cluster, warnings=tuple(dict.fromkeys(warnings)), ledger=self._ledger)
 
     async def changes(self) -> AsyncIterator[tuple[str, str]]:
-        """Events of the cluster: `change`, `beat`, and `stale` with seconds."""
-        seen = self._held.version
+        """Events of the cluster: `change` once its state is prepared, `beat`, and `stale` with seconds."""
+        seen = self._version()
         yield "beat", str(seen)
         while True:
-            if seen == self._held.version:
-                await self._held.wait_changed(_BEAT)
+            self._request()
+            if seen == self._version():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_BEAT):
+                        await self._prepared.wait()
             stale = self._held.stale_for()
             if stale is None or stale > 0:
                 yield "stale", f"{stale or 0:.0f}"
-            elif self._held.version != seen:
-                seen = self._held.version
+            elif self._version() != seen:
+                seen = self._version()
                 yield "change", str(seen)
             else:
                 yield "beat", str(seen)
             await asyncio.sleep(_PAUSE)
+
+    def _version(self) -> int:
+        return -1 if self._shown is None else self._shown.version
+
+
+async def _made(answer: PageAnswer, page: Page) -> InsightPart:
+    return view_of(answer, page)

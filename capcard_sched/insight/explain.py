@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from capcard_sched.controllers.objects import BATCH_API
+from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.framework.explain.diagnose import diagnose_job, find_workload
 from capcard_sched.framework.quota.limits import unenforced
-from capcard_sched.insight.attempt import JobAttempt
+from capcard_sched.insight.attempt import JobAttempt, may_never_start
 from capcard_sched.insight.lists import wanted_pods
 from capcard_sched.insight.object_view import StoreObjects
 from capcard_sched.insight.preemption import begin_trial
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from capcard_sched.framework.core import Core, CoreSnapshot
+    from capcard_sched.framework.explain.limits import LimitReader
     from capcard_sched.insight.object_view import Json, ObjectView
     from capcard_sched.model.diagnosis import JobDiagnosis
     from capcard_sched.model.job import Job
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 _MAY_PREEMPT: Final = frozenset({"OverQuota", "ClusterFull", "NoNodeFits", "GangWaiting"})
 #: Events: the most recent evictions that are shown.
 _SHOWN_EVENTS: Final = 5
+#: A fact of a diagnosis without attempts.
+UNTRIED: Final = "A start with evictions or without the other jobs was not tried: the cluster is large"
 
 
 class Subject(NamedTuple):
@@ -94,12 +98,16 @@ def explain(
     is_live: bool,
     unreadable: Sequence[str] = (),
     fix: bool = False,
+    tries: bool = True,
+    limits: LimitReader | None = None,
     meanwhile: Callable[[], object] = lambda: None,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> JobDiagnosis:
     """The diagnosis of a subject, with `fix` also the changes that start it. `now` in Unix seconds.
 
     `unreadable`: required resources that are not readable; the diagnosis then is what the scheduler wrote on objects.
+    `tries`: also the results of attempts on copies of the cluster, which take the longer the larger it is.
+    `limits`: the reader of the diagnoses of other jobs of this state, reused.
     `meanwhile` is called while a trial runs in a copy of the process, `progress` with the number of trials of fixes and
     the largest number.
     """
@@ -115,14 +123,17 @@ def explain(
         fixes = _without_search(written, "trials need the nodes and queues") if fix else None
         return msgspec.structs.replace(written, fixes=fixes)
     # The trial begins before the stage is known: it takes as long as the diagnosis.
-    is_tried = job.pending and job.phase is not PodGroupPhase.PENDING
+    is_tried = tries and job.pending and job.phase is not PodGroupPhase.PENDING
     trial = begin_trial(core, objects, job, now) if is_tried else None
     try:
-        found = diagnose_job(core.snapshot(), job, pod=subject.pod, now=now)
+        found = diagnose_job(core.snapshot(), job, pod=subject.pod, now=now, limits=limits)
         vcjob = subject.object if (subject.object or {}).get("apiVersion") == BATCH_API else None
         foreign = foreign_members(core.snapshot(), objects, job)
-        found = JobAttempt(core, objects, job, now, pod=subject.pod, vcjob=vcjob).diagnose(found)
-        if trial is None and found.stage in _MAY_PREEMPT:
+        if tries:
+            found = JobAttempt(core, objects, job, now, pod=subject.pod, vcjob=vcjob).diagnose(found)
+        elif found.stage in _MAY_PREEMPT or may_never_start(found):
+            found = msgspec.structs.replace(found, facts=(*found.facts, UNTRIED))
+        if tries and trial is None and found.stage in _MAY_PREEMPT:
             trial = begin_trial(core, objects, job, now)
         closed = _closed_by(objects, found)
         if foreign and job.valid_tasks < job.min_available:
@@ -135,7 +146,7 @@ def explain(
         found = msgspec.structs.replace(
             found,
             pods=wanted_pods(job, vcjob),
-            problems=problems_of(core.snapshot(), objects, job, subject.object),
+            problems=problems_of(core.snapshot(), objects, job, subject.object, limits),
             eviction_events=_eviction_events(objects, job) if is_live and not job.implicit else (),
         )
         meanwhile()
@@ -191,17 +202,22 @@ def _eviction_events(objects: ObjectView, job: Job) -> tuple[str, ...]:
 
 
 def problems_of(
-    snapshot: CoreSnapshot, objects: ObjectView, job: Job | None, workload: Json | None
+    snapshot: CoreSnapshot,
+    objects: ObjectView,
+    job: Job | None,
+    workload: Json | None,
+    limits: LimitReader | None = None,
 ) -> tuple[ObjectProblem, ...]:
     """The findings of `validate` about the queue of a job, its workload and, without it, one of its pods.
 
-    Of the queues above the queue: the limits without effect.
+    Of the queues above the queue: the limits without effect. `limits`: of the same state.
     """
     # Without quotas and nodes: their limits are part of the diagnosis itself.
     inventory = Inventory((), snapshot.conf.quota_plugins)
-    for node in snapshot.state.nodes.by_name.values():
-        cards = snapshot.state.cards_of(node)
-        inventory.resources.update(resource for _, resource in cards.values())
+    capacity = limits.capacity if limits is not None else CapacityReader(snapshot)
+    inventory.resources.update(
+        offer.resource for offers in capacity.cards.values() for offer in offers if offer.holders is None
+    )
     classes = set(snapshot.state.priority_classes)
     # A live cluster has the classes of the system: without any, they were not readable.
     inventory.priority_classes = classes if classes or isinstance(objects, StoreObjects) else None

@@ -11,7 +11,7 @@ from capcard_sched.model.objects import PodObject
 from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from capcard_sched.model.deltas import Delta
     from capcard_sched.simulation.store import Store
@@ -33,8 +33,8 @@ class ObjectView(Protocol):
     def all_of(self, kind: str) -> Iterable[Json]:
         """The objects of a kind in all namespaces; none of a kind that the view does not keep."""
 
-    def pods(self, namespace: str) -> Iterable[Json]:
-        """The pods of a namespace, of all schedulers."""
+    def pods(self, namespace: str, besides: Collection[str] = ()) -> Iterable[Json]:
+        """The pods of a namespace, of all schedulers; `besides`: without those of some."""
 
     def scheduled_at(self, namespace: str, name: str) -> float | None:
         """Unix seconds at which a pod was bound; None for a pod without a node."""
@@ -57,9 +57,14 @@ class StoreObjects:
         """The objects of a kind."""
         return self._store.list(kind)
 
-    def pods(self, namespace: str) -> Iterable[Json]:
+    def pods(self, namespace: str, besides: Collection[str] = ()) -> Iterable[Json]:
         """The pods of a namespace."""
-        return [pod for pod in self._store.list("Pod") if pod["metadata"].get("namespace") == namespace]
+        return [
+            pod
+            for pod in self._store.list("Pod")
+            if pod["metadata"].get("namespace") == namespace
+            and (pod.get("spec") or {}).get("schedulerName") not in besides
+        ]
 
     def scheduled_at(self, namespace: str, name: str) -> float | None:
         """When a pod was bound."""
@@ -129,11 +134,14 @@ class DeltaObjects:
         """The objects of a kind."""
         return (as_manifest(kind, found.object) for found in self.of(kind).values() if isinstance(found, ObjectChanged))
 
-    def pods(self, namespace: str) -> Iterator[Json]:
+    def pods(self, namespace: str, besides: Collection[str] = ()) -> Iterator[Json]:
         """The pods of a namespace."""
         for (of, _), found in self.of("Pod").items():
-            if of == namespace and isinstance(found, ObjectChanged):
-                yield as_manifest("Pod", found.object)
+            if of != namespace or not isinstance(found, ObjectChanged):
+                continue
+            pod = found.object
+            if not isinstance(pod, PodObject) or pod.spec.scheduler_name not in besides:
+                yield as_manifest("Pod", pod)
 
     def scheduled_at(self, namespace: str, name: str) -> float | None:
         """When a pod was bound."""

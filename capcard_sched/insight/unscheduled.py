@@ -103,7 +103,7 @@ def _diagnose(snapshot: CoreSnapshot, objects: ObjectView, job: Job | None, obj:
 def foreign_members(snapshot: CoreSnapshot, objects: ObjectView, job: Job) -> str:
     """That members of a gang are of other schedulers, and their gates; "" for none."""
     found: dict[str, list[str]] = {}
-    for pod in objects.pods(job.namespace) if not job.implicit else ():
+    for pod in objects.pods(job.namespace, besides=snapshot.state.scheduler_names) if not job.implicit else ():
         scheduler = spec(pod).get("schedulerName") or "default-scheduler"
         if group_of(annotations_of(pod)) == job.name and scheduler not in snapshot.state.scheduler_names:
             gates = "".join(

@@ -12,17 +12,31 @@ from capcard_sched.web.views import CardSum
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from capcard_sched.model.diagnosis import NodeSummary
     from capcard_sched.web.cluster import Cluster
 
 #: Seconds of the window of the mean use.
 _DAY: Final = 86_400.0
 
 
+def capacity_of(cluster: Cluster) -> CapacityReader:
+    """The cards of the nodes."""
+    return cluster.part("capacity", lambda: CapacityReader(cluster.core.snapshot()))
+
+
+def nodes_of(cluster: Cluster) -> list[NodeSummary]:
+    """Every node, by name."""
+    return cluster.part("nodes", capacity_of(cluster).list_nodes)
+
+
 def card_sums(cluster: Cluster) -> tuple[CardSum, ...]:
     """Every card of the cluster; of shared ones the physical cards, in use with one tenant."""
-    snapshot = cluster.core.snapshot()
-    reader = CapacityReader(snapshot)
-    states = {node.name: node.state for node in reader.list_nodes()}
+    return cluster.part("card sums", lambda: _card_sums(cluster))
+
+
+def _card_sums(cluster: Cluster) -> tuple[CardSum, ...]:
+    reader = capacity_of(cluster)
+    states = {node.name: node.state for node in nodes_of(cluster)}
     found = []
     for card, offers in reader.cards.items():
         rows = [

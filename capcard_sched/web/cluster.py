@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -14,6 +14,21 @@ if TYPE_CHECKING:
     from capcard_sched.model.diagnosis import ExpectedStart, JobDiagnosis
     from capcard_sched.web.changes import Comparison, ProposedChanges
     from capcard_sched.web.history import History
+
+T = TypeVar("T")
+
+
+class DiagnosisRequest(NamedTuple):
+    """A job, and the extent of its diagnosis."""
+
+    namespace: str
+    #: `kind/name`, or a name of any kind.
+    name: str
+    #: Search fixes, and estimate the start.
+    fix: bool
+    start: bool
+    #: Try the job on copies of the cluster; else the diagnosis is that of the session of all jobs.
+    tries: bool
 
 
 @dataclass(frozen=True)
@@ -44,7 +59,18 @@ class Cluster:
     ledger: str = ""
     #: Namespaces whose jobs are visible; None for all.
     namespaces: frozenset[str] | None = None
+    #: Diagnoses a job after a session that attempted every job, where such a copy is at hand.
+    attempted: Callable[[DiagnosisRequest], JobDiagnosis] | None = None
+    #: Parts that several views have in common, by name; of all viewers.
+    parts: dict[str, Any] = field(default_factory=dict)
 
     def may_see(self, namespace: str) -> bool:
         """Whether the viewer may see the jobs and pods of a namespace."""
         return self.namespaces is None or namespace in self.namespaces
+
+    def part(self, name: str, make: Callable[[], T]) -> T:
+        """A part of the cluster that is the same for every viewer, made with its first use."""
+        if name not in self.parts:
+            self.parts[name] = make()
+        found: T = self.parts[name]
+        return found

@@ -34,20 +34,31 @@ def begin_view(cluster: Callable[[], Cluster], page: Page, query: Mapping[str, s
     """A copy of this process that makes the view of a page. `cluster` is called there."""
 
     def answer() -> PageAnswer:
-        signal.set_wakeup_fd(-1)  # that of the event loop belongs to the server
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
-        signal.alarm(_MOST_SECONDS)
+        as_copy(_MOST_SECONDS)
         try:
-            return PageAnswer(msgspec.msgpack.encode(page.view(cluster(), query)))
-        except LookupError as error:
-            return PageAnswer(problem="unknown", text=str(error.args[0]))
-        except ValueError as error:
-            return PageAnswer(problem="invalid", text=str(error))
+            return answer_of(cluster(), page, query)
         except UnavailableError as error:
             return PageAnswer(problem="unavailable", text=str(error))
 
     return RunningCopy(answer, PageAnswer)
+
+
+def as_copy(seconds: int) -> None:
+    """In a copy of the server: take no signals for it, and end after so many seconds."""
+    signal.set_wakeup_fd(-1)  # that of the event loop belongs to the server
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    signal.alarm(seconds)
+
+
+def answer_of(cluster: Cluster, page: Page, query: Mapping[str, str]) -> PageAnswer:
+    """The view of a page of a cluster."""
+    try:
+        return PageAnswer(msgspec.msgpack.encode(page.view(cluster, query)))
+    except LookupError as error:
+        return PageAnswer(problem="unknown", text=str(error.args[0]))
+    except ValueError as error:
+        return PageAnswer(problem="invalid", text=str(error))
 
 
 def view_of(answer: PageAnswer, page: Page) -> InsightPart:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.insight.explain import explain, find
 from capcard_sched.insight.forked_copy import ForkedCopyError, in_copy
-from capcard_sched.insight.lists import job_items
 from capcard_sched.model.diagnosis import JobDiagnosis
 from capcard_sched.model.timestamps import format_timestamp, parse_time
 from capcard_sched.model.workload import own_name
-from capcard_sched.web.job_rows import job_rows
+from capcard_sched.web.card_sums import capacity_of
+from capcard_sched.web.cluster import DiagnosisRequest
+from capcard_sched.web.job_rows import all_jobs, job_rows
 from capcard_sched.web.moments import moment_of, past_evictions
 from capcard_sched.web.redaction import redactor_of
 from capcard_sched.web.views import JobRow, JobView, PodRow, StagePeriod
@@ -21,12 +22,16 @@ from capcard_sched.web.views import JobRow, JobView, PodRow, StagePeriod
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from capcard_sched.framework.explain.limits import LimitReader
     from capcard_sched.insight.explain import Subject
     from capcard_sched.web.cluster import Cluster
     from capcard_sched.web.history import History
 
 #: Pods and nodes up to which fixes are searched without a request: a search has hundreds of trials.
 _SMALL: Final = 200
+#: Pods and nodes up to which a diagnosis tries evictions, and a start without the other jobs, without a request: each
+#: trial takes a tenth of a second at this size.
+_TRIED: Final = 10_000
 
 
 def job_view(cluster: Cluster, query: Mapping[str, str]) -> JobView:
@@ -42,31 +47,17 @@ def job_view(cluster: Cluster, query: Mapping[str, str]) -> JobView:
     row = None if subject is None else _row(cluster, subject, namespace, name, kind)
     if subject is None or row is None:
         raise unknown
-    state = cluster.core.snapshot().state
-    fix = query.get("fix", "") == "1" or len(state.tasks) + len(state.nodes) <= _SMALL
-
-    def diagnose(fix: bool) -> JobDiagnosis:
-        cluster.session()  # attempts every job; of a copy
-        subject = find(cluster.core, cluster.objects, namespace, f"{kind}/{name}" if kind else name)
-        assert subject is not None
-        found = explain(
-            cluster.core,
-            cluster.objects,
-            subject,
-            cluster.now,
-            is_live=cluster.is_live,
-            unreadable=cluster.unreadable,
-            fix=fix and bool(row.stage),
-        )
-        return replace(found, expected_start=cluster.expected_start(found, fix))
-
+    full_name = f"{kind}/{name}" if kind else name
+    fix = query.get("fix", "") == "1" or _size(cluster) <= _SMALL
+    wanted = DiagnosisRequest(namespace, full_name, fix and bool(row.stage), fix, tries_jobs(cluster, query))
+    diagnose = cluster.attempted or partial(_in_copy, cluster)
     fixes_error = ""
     try:
-        diagnosis = in_copy(lambda: diagnose(fix), JobDiagnosis)
+        diagnosis = diagnose(wanted)
     except ForkedCopyError as error:
         if not fix:
             raise
-        fixes_error, diagnosis = str(error), in_copy(lambda: diagnose(False), JobDiagnosis)
+        fixes_error, diagnosis = str(error), diagnose(wanted._replace(fix=False, start=False))
     diagnosis = redactor_of(cluster).diagnosis(diagnosis)
     pods = _pods(cluster, subject)
     names = {f"{namespace}/{pod.name}" for pod in pods}
@@ -87,13 +78,53 @@ def job_view(cluster: Cluster, query: Mapping[str, str]) -> JobView:
     )
 
 
+def tries_jobs(cluster: Cluster, query: Mapping[str, str]) -> bool:
+    """Whether the page of a job has the results of trials."""
+    return query.get("fix", "") == "1" or _size(cluster) <= _TRIED
+
+
+def _size(cluster: Cluster) -> int:
+    state = cluster.core.snapshot().state
+    return len(state.tasks) + len(state.nodes)
+
+
+def _in_copy(cluster: Cluster, wanted: DiagnosisRequest) -> JobDiagnosis:
+    def answer() -> JobDiagnosis:
+        cluster.session()  # attempts every job; of a copy
+        return diagnose_attempted(cluster, wanted)
+
+    return in_copy(answer, JobDiagnosis)
+
+
+def diagnose_attempted(cluster: Cluster, wanted: DiagnosisRequest, limits: LimitReader | None = None) -> JobDiagnosis:
+    """The diagnosis of a job, after a session that attempted every job. Changes the core. Raises LookupError.
+
+    `limits`: the reader of the diagnoses of other jobs of this session, reused.
+    """
+    subject = find(cluster.core, cluster.objects, wanted.namespace, wanted.name)
+    if subject is None:
+        raise LookupError(f"job {wanted.namespace}/{wanted.name} does not exist")
+    found = explain(
+        cluster.core,
+        cluster.objects,
+        subject,
+        cluster.now,
+        is_live=cluster.is_live,
+        unreadable=cluster.unreadable,
+        fix=wanted.fix,
+        tries=wanted.tries,
+        limits=limits,
+    )
+    return replace(found, expected_start=cluster.expected_start(found, wanted.start))
+
+
 def _row(cluster: Cluster, subject: Subject, namespace: str, name: str, kind: str) -> JobRow | None:
     job = subject.job
     if job is not None:
         found_kind, _, found_name = own_name(job).partition("/")
     else:
         found_kind, found_name = kind or "job", name
-    for item in job_items(cluster.core, cluster.objects, cluster.now, cluster.headlines()):
+    for item in all_jobs(cluster):
         is_same = item["name"] == found_name and item["kind"].removeprefix("vc") == found_kind
         if item["namespace"] == namespace and is_same:
             return job_rows(cluster, [item])[0]
@@ -104,7 +135,7 @@ def _pods(cluster: Cluster, subject: Subject) -> tuple[PodRow, ...]:
     """The pods of a job, by name."""
     if subject.job is None:
         return ()
-    reader, found = CapacityReader(cluster.core.snapshot()), []
+    reader, found = capacity_of(cluster), []
     for task in sorted(subject.job.tasks.values(), key=lambda task: task.name):
         status = (cluster.objects.get("Pod", task.namespace, task.name) or {}).get("status") or {}
         found.append(

@@ -55,9 +55,14 @@ def job_rows(cluster: Cluster, items: Iterable[dict[str, Any]]) -> list[JobRow]:
     ]
 
 
+def all_jobs(cluster: Cluster) -> list[dict[str, Any]]:
+    """The items of `job list`, of all namespaces."""
+    return cluster.part("jobs", lambda: job_items(cluster.core, cluster.objects, cluster.now, cluster.headlines()))
+
+
 def visible_jobs(cluster: Cluster) -> list[JobRow]:
     """Every job that the viewer may see."""
-    return job_rows(cluster, job_items(cluster.core, cluster.objects, cluster.now, cluster.headlines()))
+    return job_rows(cluster, all_jobs(cluster))
 
 
 def job_list(cluster: Cluster, query: Mapping[str, str]) -> JobList:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, Literal
 
-from capcard_sched.framework.explain.capacity import CapacityReader, workload_name
+from capcard_sched.framework.explain.capacity import workload_name
 from capcard_sched.model.node_conditions import lost_word
 from capcard_sched.model.quantity import in_units
-from capcard_sched.web.card_sums import card_sums
+from capcard_sched.web.card_sums import capacity_of, card_sums, nodes_of
 from capcard_sched.web.moments import moment_of
 from capcard_sched.web.paging import page_of
 from capcard_sched.web.shared_rows import shared_rows
@@ -40,10 +40,9 @@ _SLICE: Final = "/mig-"
 
 def node_list(cluster: Cluster, query: Mapping[str, str]) -> NodeList:
     """The page of nodes: those of the filters card, queue and text."""
-    reader = CapacityReader(cluster.core.snapshot())
-    boxes = NodeBoxes(cluster, reader)
+    boxes = NodeBoxes(cluster)
     card, queue, text = (query.get(name, "") for name in ("card", "queue", "text"))
-    nodes = reader.list_nodes()
+    nodes = nodes_of(cluster)
     found = [
         node
         for node in nodes
@@ -64,15 +63,14 @@ def node_list(cluster: Cluster, query: Mapping[str, str]) -> NodeList:
         items=tuple(_row(node, boxes) for node in shown),
         cards=boxes.all_cards,
         queues=tuple(sorted(cluster.core.snapshot().state.queues)),
-        fragmentation=_fragmentation(cluster, reader),
+        fragmentation=cluster.part("fragmentation", lambda: _fragmentation(cluster)),
     )
 
 
 def first_nodes(cluster: Cluster, most: int) -> tuple[NodeRow, ...]:
     """Some nodes with cards: those whose kubelet does not work, then by name."""
-    reader = CapacityReader(cluster.core.snapshot())
-    boxes = NodeBoxes(cluster, reader)
-    nodes = [node for node in reader.list_nodes() if boxes.cards_of(node.name)]
+    boxes = NodeBoxes(cluster)
+    nodes = [node for node in nodes_of(cluster) if boxes.cards_of(node.name)]
     nodes.sort(key=lambda node: (not lost_word(boxes.node(node.name)), node.name))
     return tuple(_row(node, boxes) for node in nodes[:most])
 
@@ -90,23 +88,31 @@ def _row(node: NodeSummary, boxes: NodeBoxes) -> NodeRow:
     )
 
 
+def _cards_of_nodes(
+    cluster: Cluster,
+) -> tuple[dict[str, dict[str, NodeCard]], dict[str, dict[str, list[SharedCardRow]]], dict[str, Task]]:
+    """By node and card the cards that pods count, and those that a device plugin shares; tenants of the latter."""
+    whole: dict[str, dict[str, NodeCard]] = {}
+    for card, offers in capacity_of(cluster).cards.items():
+        for offer in offers:
+            whole.setdefault(offer.node.name, {})[card] = offer
+    shared: dict[str, dict[str, list[SharedCardRow]]] = {}
+    for row in shared_rows(cluster):
+        shared.setdefault(row.node, {}).setdefault(row.card.type, []).append(row)
+    tasks = cluster.core.snapshot().state.tasks.values() if shared else ()
+    return whole, shared, {f"{task.namespace}/{task.name}": task for task in tasks}
+
+
 class NodeBoxes:
     """The cards of each node as boxes.
 
     The objects do not have which of several equal cards a pod uses: pods fill the boxes in order of their names.
     """
 
-    def __init__(self, cluster: Cluster, reader: CapacityReader) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._state = cluster.core.snapshot().state
-        self._whole: dict[str, dict[str, NodeCard]] = {}
-        for card, offers in reader.cards.items():
-            for offer in offers:
-                self._whole.setdefault(offer.node.name, {})[card] = offer
-        self._shared: dict[str, dict[str, list[SharedCardRow]]] = {}
-        for row in shared_rows(cluster):
-            self._shared.setdefault(row.node, {}).setdefault(row.card.type, []).append(row)
-        self._tasks = {f"{task.namespace}/{task.name}": task for task in self._state.tasks.values()}
+        self._whole, self._shared, self._tasks = cluster.part("cards of nodes", lambda: _cards_of_nodes(cluster))
 
     @property
     def all_cards(self) -> tuple[str, ...]:
@@ -197,9 +203,9 @@ def _shared(card: str, rows: Iterable[SharedCardRow], boxes: NodeBoxes) -> NodeC
     )
 
 
-def _fragmentation(cluster: Cluster, reader: CapacityReader) -> tuple[CardFragmentation, ...]:
+def _fragmentation(cluster: Cluster) -> tuple[CardFragmentation, ...]:
     """Free blocks of each card, the largest first."""
-    states = {node.name: node.state for node in reader.list_nodes()}
+    reader, states = capacity_of(cluster), {node.name: node.state for node in nodes_of(cluster)}
     sizes: dict[str, float] = {}
     blocks: dict[str, dict[float, int]] = {}
     for card, offers in reader.cards.items():

@@ -35,12 +35,16 @@ class Page(NamedTuple):
     kind: type[InsightPart]
     #: Parameters of the query beside `at`; others are refused.
     query: frozenset[str] = frozenset()
+    #: Runs trials, or reads a database: others need not wait for it.
+    is_slow: bool = False
 
 
 OVERVIEW: Final = Page("/", "/overview", "overview.html", overview, views.Overview)
 #: Pages that most viewers see first: their views are made before the first request.
 FIRST_ADDRESSES: Final = ("/", "/jobs", "/nodes", "/queues")
-USAGE: Final = Page("/usage", "/usage", "usage.html", usage_view, views.UsageView, frozenset({"since", "by"}))
+USAGE: Final = Page(
+    "/usage", "/usage", "usage.html", usage_view, views.UsageView, frozenset({"since", "by"}), is_slow=True
+)
 PAGES: Final = (
     OVERVIEW,
     Page("/queues", "/queues", "queues.html", queue_list, views.QueueList),
@@ -60,11 +64,20 @@ PAGES: Final = (
         job_view,
         views.JobView,
         frozenset({"kind", "fix"}),
+        is_slow=True,
     ),
     Page("/nodes", "/nodes", "nodes.html", node_list, views.NodeList, frozenset({"card", "queue", "text", "page"})),
     USAGE,
-    Page("", "/ledger/usage", "", ledger_usage, LedgerUsage, frozenset({"since", "by"})),
-    Page("", "/ledger/history", "", ledger_history, LedgerHistory, frozenset({"since", "name", "namespace"})),
+    Page("", "/ledger/usage", "", ledger_usage, LedgerUsage, frozenset({"since", "by"}), is_slow=True),
+    Page(
+        "",
+        "/ledger/history",
+        "",
+        ledger_history,
+        LedgerHistory,
+        frozenset({"since", "name", "namespace"}),
+        is_slow=True,
+    ),
     Page(
         "/what-if",
         "/what-if",
@@ -72,5 +85,6 @@ PAGES: Final = (
         what_if_view,
         views.WhatIfView,
         frozenset({"quota", "drain", "add-nodes", "conf"}),
+        is_slow=True,
     ),
 )

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.framework.explain.queue_uses import queue_uses
-from capcard_sched.insight.lists import job_items
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.queue import ROOT
-from capcard_sched.web.job_rows import job_rows
+from capcard_sched.web.job_rows import all_jobs, job_rows
 from capcard_sched.web.moments import moment_of, past_evictions
 from capcard_sched.web.views import QueueList, QueueView, QuotaCell, QuotaRow
 
@@ -25,6 +24,10 @@ _SEVERAL: Final = "|"
 
 def quota_rows(cluster: Cluster) -> tuple[QuotaRow, ...]:
     """Every queue, each followed by those below it. `root` is no level of its own, and stands last."""
+    return cluster.part("quota rows", lambda: _quota_rows(cluster))
+
+
+def _quota_rows(cluster: Cluster) -> tuple[QuotaRow, ...]:
     uses = queue_uses(cluster.core.snapshot())
     below: dict[str, list[QueueUse]] = {}
     names = {use.name for use in uses} - {ROOT}
@@ -108,8 +111,7 @@ def queue_view(cluster: Cluster, query: Mapping[str, str]) -> QueueView:
     for row in rows:  # parents come first
         if row.parent in within:
             within.add(row.queue)
-    every = job_items(cluster.core, cluster.objects, cluster.now, cluster.headlines())
-    items = [item for item in every if item["queue"] in within]
+    items = [item for item in all_jobs(cluster) if item["queue"] in within]
     shown = job_rows(cluster, items)
     return QueueView(
         moment=moment_of(cluster),

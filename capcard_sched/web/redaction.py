@@ -67,8 +67,14 @@ def redactor_of(cluster: Cluster) -> Redactor:
     """The redactor of a viewer: the other namespaces with jobs or pods are hidden."""
     if cluster.namespaces is None:
         return Redactor(())
+    names = cluster.part("namespaces", lambda: _namespaces(cluster))
+    return Redactor(name for name in names - {""} if not cluster.may_see(name))
+
+
+def _namespaces(cluster: Cluster) -> set[str]:
+    """The namespaces with jobs or pods."""
     state = cluster.core.snapshot().state
     names = {job.namespace for job in state.jobs.values()} | {task.namespace for task in state.tasks.values()}
     for kind in ("Pod", "Job"):
         names |= {(obj.get("metadata") or {}).get("namespace") or "" for obj in cluster.objects.all_of(kind)}
-    return Redactor(name for name in names - {""} if not cluster.may_see(name))
+    return names

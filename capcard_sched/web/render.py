@@ -68,7 +68,7 @@ def render(template: str, view: Any, *, path: str, query: Mapping[str, str], sty
         "heat_rows": heat_rows,
         "heat_cards": heat_cards,
         "amount": shown_amount,
-        "span": lambda seconds: "-" if seconds is None else span(seconds),
+        "span": lambda seconds: "\u2013" if seconds is None else span(seconds),
         "plural": plural,
         "seconds_of": parse_timestamp,
         "describe_start": describe_start,

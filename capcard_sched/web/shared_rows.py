@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 def shared_rows(cluster: Cluster) -> tuple[SharedCardRow, ...]:
     """Every shared card of the cluster. Reads the pods only where some node has registered cards."""
+    return cluster.part("shared cards", lambda: _shared_rows(cluster))
+
+
+def _shared_rows(cluster: Cluster) -> tuple[SharedCardRow, ...]:
     nodes = [node for node in cluster.objects.all_of("Node") if annotations_of(node).get(NODE_VGPU_REGISTER)]
     if not nodes:
         return ()

@@ -29,6 +29,8 @@ class Moment(InsightPart, frozen=True, kw_only=True):
     live: bool = False
     #: Seconds since the watches of a live cluster are interrupted; 0 while they are open.
     stale: float = 0
+    #: Seconds since the first change of a live cluster that the page does not show: its state is being prepared.
+    behind: float = 0
     #: Whether the page of usage has a ledger.
     has_usage: bool = False
     #: All queues, in the order of their colors.

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.insight.forked_copy import in_copy
+from capcard_sched.web.card_sums import capacity_of
 from capcard_sched.web.changes import Comparison, ProposedChanges
 from capcard_sched.web.moments import moment_of
 from capcard_sched.web.views import WhatIfView
@@ -25,7 +25,7 @@ def what_if_view(cluster: Cluster, query: Mapping[str, str]) -> WhatIfView:
     view = WhatIfView(
         moment=moment_of(cluster),
         queues=tuple(sorted(state.queues)),
-        cards=tuple(sorted(CapacityReader(cluster.core.snapshot()).cards)),
+        cards=tuple(sorted(capacity_of(cluster).cards)),
         nodes=tuple(sorted(state.nodes.by_name)),
         quota=quota,
         drain=drain,

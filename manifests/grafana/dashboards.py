@@ -129,7 +129,7 @@ SCHEDULER = Dashboard(
                   (('sum(increase(volcano_config_reload_total{result="rejected"}[1h]))', ""),), 4),
             Panel("Scheduler-conf accepted", "stat", "none", (("min(volcano_config_last_reload_successful)", ""),), 4),
             Panel("Scheduler-conf in use", "table", "none", (("volcano_config_info", "Replicas"),), 6),
-            Panel("Internal errors, 1 h", "stat", "none", (("sum(increase(volcano_internal_errors_total[1h]))", ""),), 4),
+            Panel("Internal errors, 1 h", "stat", "none", (("sum(increase(volcano_internal_errors_total[1h])) or vector(0)", ""),), 4),
         )),
         Row("Sessions", (
             Panel("Cycle time", "timeseries", "ms", _quantiles("volcano_e2e_scheduling_latency_milliseconds")),

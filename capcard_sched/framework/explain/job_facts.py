@@ -8,7 +8,7 @@ import msgspec
 
 from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.framework.explain.limits import LimitReader
-from capcard_sched.framework.explain.rejections import INSUFFICIENT, ObservedAttempt, rejection_of
+from capcard_sched.framework.explain.rejections import INSUFFICIENT, ObservedAttempt
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.cards import CardSyntaxError, parse_card_request
 from capcard_sched.model.diagnosis import (
@@ -175,7 +175,7 @@ class JobFacts:
         fitting = {found.node for task in tasks if (found := session.results.outcome_of(task.uid)) is not None}
         rejection = self._attempt.rejections.get(tasks[0].uid)
         if rejection is None and outcome.kind == "unfit" and self.job.queue in session.queues:
-            rejection = rejection_of(session, session.engine, tasks[0])
+            rejection = self._limits.rejection_of(session, tasks[0])
             if outcome.message and rejection.message != outcome.message:
                 rejection = None  # the attempt had other pods of the gang on nodes
         nodes, nearest = (rejection.nodes, rejection.nearest) if rejection is not None else ((), ())

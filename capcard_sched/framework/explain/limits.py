@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from capcard_sched.framework.explain.capacity import holders
+from capcard_sched.framework.explain.rejections import rejection_of
 from capcard_sched.framework.explain.stranded import StrandedReader
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.cards import CardQuota, CardSyntaxError, is_card_quota, parse_card_quota
@@ -20,13 +21,16 @@ from capcard_sched.model.workload import display_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from capcard_sched.framework.api.node_view import PodSignature
     from capcard_sched.framework.api.plugin import Sample
     from capcard_sched.framework.core import CoreSnapshot
     from capcard_sched.framework.explain.capacity import CapacityReader
+    from capcard_sched.framework.explain.rejections import PodRejection
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.cards import QuotaGroup
     from capcard_sched.model.diagnosis import HolderUse
     from capcard_sched.model.explanation import JobCards
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
 
 #: Prefix of their metrics per queue and card.
@@ -86,6 +90,8 @@ class LimitReader:
         self._charged: dict[tuple[str, str], float] = {}
         #: Queue and resource to what the queue can hold beside the guarantees of others and within its ancestors.
         self._real: dict[tuple[str, str], float] = {}
+        #: By signature of a pod the filters that reject the nodes, in the last session of this state.
+        self._rejections: dict[PodSignature, PodRejection] = {}
         for sample in quota_samples(snapshot, "capacity-card"):
             if sample.name in _CHARGED:
                 self._charged[sample.labels["queue_name"], _CHARGED[sample.name]] = sample.value
@@ -93,6 +99,14 @@ class LimitReader:
             if sample.name in _REAL:
                 resource = _REAL[sample.name]
                 self._real[sample.labels["queue_name"], resource] = in_units(resource, int(sample.value))
+
+    def rejection_of(self, session: Session, task: Task) -> PodRejection:
+        """The rejection of a pod, shared by pods with its signature. In a queue of the session."""
+        assert task.job is not None
+        signature = session.engine.signature(session.queues[task.job.queue], task)
+        if signature not in self._rejections:
+            self._rejections[signature] = rejection_of(session, session.engine, task)
+        return self._rejections[signature]
 
     def cards_of(self, job: Job) -> JobCards | None:
         """The amounts of a job in the accounts of its queue; None without card quotas."""
