@@ -8,8 +8,9 @@ import msgspec
 
 from capcard_sched.controllers.objects import BATCH_API
 from capcard_sched.framework.explain.diagnose import diagnose_job, find_workload
+from capcard_sched.framework.explain.sentences import lower
 from capcard_sched.framework.quota.limits import unenforced
-from capcard_sched.insight.attempt import JobAttempt
+from capcard_sched.insight.attempt import JobAttempt, behind_head
 from capcard_sched.insight.lists import wanted_pods
 from capcard_sched.insight.object_view import StoreObjects
 from capcard_sched.insight.preemption import begin_trial
@@ -20,7 +21,7 @@ from capcard_sched.model.queue import ROOT, ancestors
 from capcard_sched.model.quoting import command
 from capcard_sched.model.reasons import GROUP_EVICTED
 from capcard_sched.model.status import PodGroupPhase
-from capcard_sched.model.workload import WORKLOAD_KINDS, is_of_vcjob, workload_of
+from capcard_sched.model.workload import WORKLOAD_KINDS, display_name, is_of_vcjob, workload_of
 from capcard_sched.validation.inventory import Inventory, as_map
 from capcard_sched.validation.job_structure import check_dependencies, tasks_of
 from capcard_sched.validation.late_members import LATE_KINDS, check_first_pods, first_pods
@@ -122,6 +123,7 @@ def explain(
         vcjob = subject.object if (subject.object or {}).get("apiVersion") == BATCH_API else None
         foreign = foreign_members(core.snapshot(), objects, job)
         found = JobAttempt(core, objects, job, now, pod=subject.pod, vcjob=vcjob).diagnose(found)
+        found = _behind_head(core, objects, job, found, now)
         if trial is None and found.stage in _MAY_PREEMPT:
             trial = begin_trial(core, objects, job, now)
         closed = _closed_by(objects, found)
@@ -156,6 +158,26 @@ def explain(
 
     fixes = suggest_fixes(core, objects, job, found, now, pod=subject.pod, vcjob=vcjob, progress=progress)
     return msgspec.structs.replace(found, fixes=fixes)
+
+
+def _behind_head(core: Core, objects: ObjectView, job: Job, found: JobDiagnosis, now: float) -> JobDiagnosis:
+    """The diagnosis of a job, with that of the job that blocks it in its FIFO queue."""
+    snapshot = core.snapshot()
+    key = snapshot.session.blocked_by_head.get(job.key, "") if snapshot.session is not None else ""
+    head = snapshot.state.jobs.get(key)
+    if head is None or found.stage != "NotTried":
+        return found
+    owner = _owner(objects, head)
+    vcjob = owner if (owner or {}).get("apiVersion") == BATCH_API else None
+    first = diagnose_unscheduled(snapshot, objects, head, owner, now)
+    if first is None:
+        attempt = JobAttempt(core, objects, head, now, vcjob=vcjob)
+        first = attempt.diagnose(diagnose_job(snapshot, head, now=now), tries_claims=False)
+    summary = behind_head(found.summary, first.stage, first.summary)
+    name = display_name(head)
+    shown = [f"{name}: {lower(first.summary)}"] if summary == found.summary else []
+    fixes = f"`{command('capcard-sched', 'explain', name, '--fix')}` lists what starts it"
+    return msgspec.structs.replace(found, summary=summary, facts=(*shown, *found.facts, fixes))
 
 
 def _without_search(found: JobDiagnosis, reason: str) -> FixSearch | None:

@@ -57,6 +57,9 @@ def holders(row: LimitUse | CardCapacity, found: Sequence[HolderUse]) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """The most similar known name, regardless of case; "" when none is similar."""
     folded = {other.casefold(): other for other in known}
+    longer = [other for other in folded if name.casefold() in other.split("-", 1)[-1:]]
+    if len(longer) == 1:  # `H200` of `NVIDIA-H200`
+        return folded[longer[0]]
     close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=_CLOSE)
     return folded[close[0]] if close else ""
 
