@@ -44,6 +44,8 @@ _SESSIONS: Final = 6
 _MOST_PODS: Final = 15_000
 #: The beginning of the fact in a larger cluster, and with an extender.
 UNTRIED: Final = "A start without the other jobs was not tried"
+#: The end of the summary of a job that starts without the other jobs once no node is cordoned or tainted.
+NEVER_WITH_NODES: Final = "; with the nodes as they are it never starts"
 #: Stages whose cause an attempt finds anew.
 ATTEMPTED: Final = frozenset({"NotAdmitted", "OverQuota", "ClusterFull", "NoNodeFits", "GangWaiting", "CannotStart"})
 #: Stages of jobs of which the trial without other jobs is worth its cost.
@@ -81,7 +83,7 @@ class JobAttempt:
     ) -> None:
         self._core, self._objects, self._job, self._now, self._pod, self._vcjob = core, objects, job, now, pod, vcjob
         #: Before any attempt: pods on nodes, and whether the job has its minimum.
-        self._placed, self._is_ready = job.ready_tasks, bool(job.tasks) and job.is_ready()
+        self._placed, self._is_ready = job.ready_tasks, bool(job.tasks) and _has_minimum(job)
 
     def diagnose(self, found: JobDiagnosis, *, tries_claims: bool = True) -> JobDiagnosis:
         """A diagnosis with the causes of the present state. `found` is that of the last session. Runs in a copy.
@@ -123,7 +125,7 @@ class JobAttempt:
             if not repaired.starts and last is not None and last.stage in ATTEMPTED:
                 return self._never(found, last)
             if repaired.starts:
-                summary = f"{found.summary}; with the nodes as they are it never starts"
+                summary = f"{found.summary}{NEVER_WITH_NODES}"
                 left = unaided.diagnosis
                 if left is not None and left.summary != found.summary:
                     facts[:0] = [f"With every other job ended: {lower(left.summary)}"]
@@ -177,7 +179,7 @@ class JobAttempt:
         if self._pod:
             starts = any(task.name == self._pod and task.node is not None for task in job.tasks.values())
         else:
-            starts = without_pods or (bool(job.tasks) and job.is_ready() and job.roles_ready())
+            starts = without_pods or (bool(job.tasks) and _has_minimum(job) and job.roles_ready())
         if starts and not (self._is_ready and job.pending):
             return AttemptResult(job.ready_tasks, is_admitted, starts=True)
         claims: list[QuotaClaim] = []
@@ -243,3 +245,8 @@ class JobAttempt:
         else:
             set_card_quota(queue, resource, math.ceil(amount))
         return edits.deltas()
+
+
+def _has_minimum(job: Job) -> bool:
+    """Whether the minimum has nodes: a gang does not wait for pods without requests, and each of them needs a node."""
+    return job.is_ready() and job.ready_tasks >= job.min_available

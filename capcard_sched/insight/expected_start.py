@@ -32,7 +32,9 @@ from capcard_sched.controllers.objects import (
     status,
 )
 from capcard_sched.framework.explain.never import NEVER
+from capcard_sched.framework.explain.sentences import lower
 from capcard_sched.insight.admission_times import progress_of
+from capcard_sched.insight.attempt import NEVER_WITH_NODES
 from capcard_sched.insight.changes import free_quota
 from capcard_sched.insight.durations import DurationTable
 from capcard_sched.insight.estimates import RUNS, EndEstimator, UnfinishedJob, unfinished_jobs
@@ -223,6 +225,8 @@ class Forecast:
             return self._unknown(found.stage_text)
         if found.queue is not None and found.queue.state in _WITHOUT_STARTS:
             return self._unknown(_WITHOUT_STARTS[found.queue.state])
+        if not found.starts_alone:
+            return self._unknown(f"never: {lower(found.summary.removesuffix(NEVER_WITH_NODES))}")
         key = self.key_of(found.namespace, found.workload, found.pod_group)
         if key not in self._jobs:
             return self._unknown("its pods do not exist yet, and the Job that they are made from is not known")

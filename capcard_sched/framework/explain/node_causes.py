@@ -53,9 +53,9 @@ def gang_waits(data: JobFacts, pods: PendingPods, fitting: int) -> tuple[str, li
     """Summary and facts of a gang of which `fitting` pods have a node, and `pods` have none beside them."""
     short = _short_rows(data, pods)
     others = _others(pods, short)
-    if others and all(row.fits_now > fitting for row in short):
-        # The gang itself takes what is free: the nodes lack it beside the pods that fit.
-        short, others = [], sorted(_others(pods, ()), key=lambda row: _is_short(row.reason))
+    if len(pods.nodes) > 1 and all(row.fits_now > fitting for row in short):
+        # The gang itself takes what is free: the nodes lack it beside the pods that fit, and others have other reasons.
+        short, others = [], sorted(pods.nodes, key=lambda row: _is_short(row.reason))
     blocks = [_free_blocks(row, several=len(data.capacity) > 1) for row in short]
     first = next(iter((*blocks, *(row.text for row in others))), lower(plain(pods.message)))
     further = [*map(capital, blocks), *map(_sentence, others)][1:]

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 #: Similarity above which a name is suggested.
 _CLOSE: Final = 0.6
 _BRACKETS = re.compile(r"<([^<>]*)>")
+#: The plugin of kube-scheduler that checks a pod before its nodes.
+_PRE_PREDICATE = re.compile(r"plugin \w+ pre-predicates failed ")
 
 
 def amount_of(resource: str, value: float | None) -> str:
@@ -65,8 +67,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def plain(text: str) -> str:
-    """An event's text without the angle brackets of its values."""
-    return _BRACKETS.sub(r"\1", _BRACKETS.sub(r"\1", text)).rstrip(".")
+    """An event's text without the angle brackets of its values, and without the plugin of a check of the pod."""
+    return _BRACKETS.sub(r"\1", _BRACKETS.sub(r"\1", _PRE_PREDICATE.sub("", text))).rstrip(".")
 
 
 def capital(text: str) -> str:
