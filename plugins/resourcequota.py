@@ -9,6 +9,7 @@ from capcard_sched.framework.quota.queue_sums import awaits_pods
 from capcard_sched.model.limits import format_quota_amount
 from capcard_sched.model.reasons import RESOURCE_QUOTA_INSUFFICIENT
 from capcard_sched.model.refusal import Figures, Limiter, Refusal
+from capcard_sched.model.resources import PODS
 from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, Vote
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class ResourceQuota(Plugin):
             row.code,
             message,
             queue=job.queue,
-            figures=Figures(first, need[first], used[first] + reserved + need[first], quota.hard[first], reserved),
+            figures=_figures(first, need[first], used[first] + reserved + need[first], quota.hard[first], reserved),
             limiter=Limiter("ResourceQuota", quota.name),
             event=True,
             type=row.type,
@@ -159,13 +160,18 @@ def _counted(name: str, job: Job, live: list[Task]) -> int:
     """The usage of existing pods under one quota name: `count/pods` includes finished pods, other names do not."""
     if name == _COUNT:
         return 1000 * len(job.tasks)
-    if name == "pods":
+    if name == PODS:
         return 1000 * len(live)
     if name.startswith(_LIMITS):
         resource = name.removeprefix(_LIMITS)
         return sum(task.cls.limits.get(resource, 0) for task in live)
     resource = name.removeprefix(_REQUESTS)
     return sum(task.cls.requests.get(resource, 0) for task in live)
+
+
+def _figures(name: str, *amounts: int) -> Figures:
+    """Requested, total, limit and reserved in base units: quotas count pods in thousandths."""
+    return Figures(name, *(amount // 1000 if name == PODS else amount for amount in amounts))
 
 
 def _listed(amounts: Mapping[str, int], names: list[str]) -> str:

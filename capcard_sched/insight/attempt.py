@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from capcard_sched.controllers.objects import key_of
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.framework.explain.limit_causes import QuotaClaim
 from capcard_sched.framework.explain.never import NEVER
 from capcard_sched.framework.explain.rejections import ObservedAttempt
 from capcard_sched.framework.explain.sentences import lower
-from capcard_sched.insight.changes import Edits, remove_taint, set_card_quota, set_unschedulable
+from capcard_sched.insight.changes import Edits, free_quota, remove_taint, set_card_quota, set_unschedulable
 from capcard_sched.insight.fixes.victims import unit_of
 from capcard_sched.insight.forked_copy import ForkedCopyError, RunningCopy
 from capcard_sched.insight.job_pods import pods_of_job
@@ -44,8 +43,10 @@ if TYPE_CHECKING:
 _SESSIONS: Final = 6
 #: Pods up to which the trial without other jobs takes part in a diagnosis: it deletes 10,000 in a second or two.
 _MOST_PODS: Final = 15_000
-#: The beginning of the fact in a larger cluster.
+#: The beginning of the fact in a larger cluster, and with an extender.
 UNTRIED: Final = "A start without the other jobs was not tried"
+#: The end of the summary of a job that starts without the other jobs once no node is cordoned or tainted.
+NEVER_WITH_NODES: Final = "; with the nodes as they are it never starts"
 #: Stages whose cause an attempt finds anew.
 ATTEMPTED: Final = frozenset({"NotAdmitted", "OverQuota", "ClusterFull", "NoNodeFits", "GangWaiting", "CannotStart"})
 #: Stages of jobs of which the trial without other jobs is worth its cost.
@@ -55,6 +56,11 @@ _MAY_BE_IMPOSSIBLE: Final = (ATTEMPTED - {"CannotStart"}) | {"NotTried"}
 def may_never_start(found: JobDiagnosis) -> bool:
     """Whether only a trial without other jobs decides that the job of a diagnosis can never start."""
     return found.stage in _MAY_BE_IMPOSSIBLE
+
+
+def behind_head(summary: str, stage: str, first: str) -> str:
+    """The summary of a job behind the head of its FIFO queue, by stage and summary of the head."""
+    return f"{summary}, which {lower(first)}" if stage == "CannotStart" and first.startswith(NEVER) else summary
 
 
 class AttemptResult(msgspec.Struct, frozen=True):
@@ -78,15 +84,18 @@ class JobAttempt:
     ) -> None:
         self._core, self._objects, self._job, self._now, self._pod, self._vcjob = core, objects, job, now, pod, vcjob
         #: Before any attempt: pods on nodes, and whether the job has its minimum.
-        self._placed, self._is_ready = job.ready_tasks, bool(job.tasks) and job.is_ready()
+        self._placed, self._is_ready = job.ready_tasks, bool(job.tasks) and _has_minimum(job)
 
     def diagnose(self, found: JobDiagnosis, *, tries_claims: bool = True) -> JobDiagnosis:
         """A diagnosis with the causes of the present state. `found` is that of the last session. Runs in a copy.
 
         `tries_claims`: with the fact of a larger quota that starts the job.
         """
-        if found.stage not in ATTEMPTED | _MAY_BE_IMPOSSIBLE or self._core.snapshot().conf.option("extender"):
+        if found.stage not in ATTEMPTED | _MAY_BE_IMPOSSIBLE:
             return found
+        if self._core.snapshot().conf.option("extender"):
+            note = f"{UNTRIED}: a trial would call the webhook of the extender"
+            return msgspec.structs.replace(found, facts=(*found.facts, note))
         try:
             return self._diagnose(found, tries_claims=tries_claims)
         except ForkedCopyError as error:
@@ -111,7 +120,7 @@ class JobAttempt:
             if now.diagnosis is not None and now.diagnosis.stage in ATTEMPTED and now.diagnosis.phase == found.phase:
                 found = now.diagnosis
         facts = list(found.facts)
-        if alone is not None and not alone.result().starts:
+        if alone is not None and not (unaided := alone.result()).starts:
             repaired = self._begin(self._without_others(repair=True)).result()
             last = repaired.diagnosis
             if last is not None and last.stage == "NotAdmitted" and not any(one.checks for one in last.refusals):
@@ -119,8 +128,11 @@ class JobAttempt:
             if not repaired.starts and last is not None and last.stage in ATTEMPTED:
                 return self._never(found, last)
             if repaired.starts:
-                summary = f"{found.summary}; with the nodes as they are it never starts"
-                return msgspec.structs.replace(found, summary=summary, starts_alone=False)
+                summary = f"{found.summary}{NEVER_WITH_NODES}"
+                left = unaided.diagnosis
+                if left is not None and left.summary != found.summary:
+                    facts[:0] = [f"With every other job ended: {lower(left.summary)}"]
+                return msgspec.structs.replace(found, summary=summary, facts=tuple(facts), starts_alone=False)
         if tries_claims:
             facts[:0] = [claim.text for claim in islice(filter(self._holds, claims), 1)]
         if not is_small and not self._is_ready and is_fixed and may_never_start(found):
@@ -170,7 +182,7 @@ class JobAttempt:
         if self._pod:
             starts = any(task.name == self._pod and task.node is not None for task in job.tasks.values())
         else:
-            starts = without_pods or (bool(job.tasks) and job.is_ready() and job.roles_ready())
+            starts = without_pods or (bool(job.tasks) and _has_minimum(job) and job.roles_ready())
         if starts and not (self._is_ready and job.pending):
             return AttemptResult(job.ready_tasks, is_admitted, starts=True)
         claims: list[QuotaClaim] = []
@@ -190,7 +202,7 @@ class JobAttempt:
         gone: list[Delta] = [
             ObjectGone("Pod", task.namespace, task.name, task.uid)
             for task in state.tasks.values()
-            if task.job is not self._job and task.ours and unit_of(task) is not None
+            if task.job is not self._job and unit_of(task) is not None
         ]
         gone += [
             ObjectGone("PodGroup", job.namespace, job.name, job.uid)
@@ -199,9 +211,7 @@ class JobAttempt:
         ]
         edits = Edits(self._objects)
         for quota in self._objects.all_of("ResourceQuota"):
-            changed = edits.edit("ResourceQuota", *key_of(quota))
-            used = (changed.get("status") or {}).get("used") or {}
-            changed["status"] = {**(changed.get("status") or {}), "used": dict.fromkeys(used, "0")}
+            edits.put(free_quota(quota))
         for node in state.nodes.by_name.values() if repair else ():
             if node.known and (node.unschedulable or node.taints):
                 found = edits.edit("Node", "", node.name)
@@ -239,3 +249,8 @@ class JobAttempt:
         else:
             set_card_quota(queue, resource, math.ceil(amount))
         return edits.deltas()
+
+
+def _has_minimum(job: Job) -> bool:
+    """Whether the minimum has nodes: a gang does not wait for pods without requests, and each of them needs a node."""
+    return job.is_ready() and job.ready_tasks >= job.min_available

@@ -112,6 +112,12 @@ def remove_taint(node: Json, taint: str) -> None:
     set_spec(node, "taints", [found for found, text in present if not text.startswith(taint)])
 
 
+def free_quota(quota: Json) -> Json:
+    """A ResourceQuota of which nothing is used."""
+    found = quota.get("status") or {}
+    return {**quota, "status": {**found, "used": dict.fromkeys(found.get("used") or {}, "0")}}
+
+
 def annotate(obj: Json, key: str, value: str | None) -> None:
     """Set an annotation of an object or pod template; None removes it."""
     metadata = obj.get("metadata") or {}

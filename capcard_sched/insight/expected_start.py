@@ -32,11 +32,15 @@ from capcard_sched.controllers.objects import (
     status,
 )
 from capcard_sched.framework.explain.never import AWAITS_NODES, NEVER
+from capcard_sched.framework.explain.sentences import lower
 from capcard_sched.insight.admission_times import progress_of
+from capcard_sched.insight.attempt import NEVER_WITH_NODES
+from capcard_sched.insight.changes import free_quota
 from capcard_sched.insight.durations import DurationTable
 from capcard_sched.insight.estimates import RUNS, EndEstimator, UnfinishedJob, unfinished_jobs
 from capcard_sched.insight.forked_copy import ForkedCopyError, in_copy
-from capcard_sched.insight.job_runs import group_key, job_key, runs_of_state, vcjob_key
+from capcard_sched.insight.job_runs import group_key, job_key, pod_runs, runs_of_state, vcjob_key
+from capcard_sched.insight.start_watch import StartWatch
 from capcard_sched.model.annotations import SIMULATION_DURATION
 from capcard_sched.model.diagnosis import NEEDS_CHANGE, AwaitedEnd, ExpectedStart, no_start
 from capcard_sched.model.kinds import kind_of
@@ -44,6 +48,7 @@ from capcard_sched.model.quoting import brief
 from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.model.workload import display_name
 from capcard_sched.simulation.clock import EPOCH, SECOND
+from capcard_sched.simulation.kinds import RESOURCE_QUOTA
 from capcard_sched.simulation.kubelet import annotated_end
 from capcard_sched.simulation.run import SimulationOptions, SimulationRun
 from capcard_sched.simulation.scenario import Entry, Origin, Scenario, in_creation_order
@@ -61,11 +66,8 @@ if TYPE_CHECKING:
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.diagnosis import JobDiagnosis
     from capcard_sched.model.ownership import Owner
-    from capcard_sched.simulation.store import Change
 
 _PERCENTILES: Final = (0.1, 0.5, 0.9)
-#: Seconds before a start within which an end is one that the job waited for: admission and binding take two sessions.
-_AWAITED: Final = 3.0
 _MOST_AWAITED: Final = 4
 _RETRIES_PER_TURN: Final = 3
 _MOST_NAMES: Final = 3
@@ -106,6 +108,8 @@ class DrawnRun(msgspec.Struct, frozen=True):
     awaited: dict[str, tuple[str, ...]]
     #: Jobs that still run when nothing more happens.
     holding: tuple[str, ...] = ()
+    #: Job behind the head of its FIFO queue at the end, to that head.
+    heads: dict[str, str] = {}
     #: Errors of plugins.
     errors: tuple[str, ...] = ()
 
@@ -133,6 +137,15 @@ class Forecast:
         self._estimator = EndEstimator(DurationTable(runs.values()), state.now)
         self._jobs = {job.key: job for job in unfinished_jobs(self._run.cluster.store)}
         self._calls_webhook = state.conf.option("extender") is not None
+
+    def _heads(self) -> dict[str, str]:
+        """The jobs behind the head of their FIFO queue, to that head."""
+        snapshot = self._scheduler.core.snapshot()
+        blocked = snapshot.session.results.blocked_by_head if snapshot.session is not None else {}
+        jobs = (snapshot.state.jobs.get(key) for key in {*blocked, *blocked.values()})
+        known = {job.key: display_name(job) for job in jobs if job is not None}
+        known = {key: name if name in self._jobs else key for key, name in known.items()}
+        return {known[key]: known[head] for key, head in blocked.items() if key in known and head in known}
 
     def _loaded(self, objects: Sequence[JsonObject]) -> SimulationRun:
         """A simulation of the objects with the scheduler, before its first session. No pod ends."""
@@ -182,14 +195,15 @@ class Forecast:
         cluster = self._run.cluster
         drawn = {key: self._estimator.draw(job, number) for key, job in self._jobs.items()}
         cluster.kubelet.use_ends(partial(self._end_of, drawn))
-        watch = _StartWatch({key: self._jobs[key] for key in wanted}, self._run)
+        watch = StartWatch({key: self._jobs[key] for key in wanted}, self._run)
         cluster.store.observe(watch.observe)
         cluster.settle()
         self._run.finish(lambda: not watch.waiting)
         starts = {key: EPOCH + moment / SECOND for key, moment in watch.starts.items()}
         pods = cluster.store.list(POD) if watch.waiting else ()
-        holding = tuple(sorted({job_key(pod) for pod in pods if _runs(pod)}))
-        return DrawnRun(starts, watch.awaited, holding, tuple(self._scheduler.errors))
+        holding = tuple(sorted({job_key(pod) for pod in pods if pod_runs(pod)}))
+        heads = self._heads() if watch.waiting else {}
+        return DrawnRun(starts, watch.awaited, holding, heads, tuple(self._scheduler.errors))
 
     def _end_of(self, drawn: Mapping[str, float | None], pod: JsonObject, started: int) -> int | None:
         """Microseconds: with the job for pods of a job that runs already, else its duration after `started`."""
@@ -211,6 +225,8 @@ class Forecast:
             return self._unknown(found.stage_text)
         if found.queue is not None and found.queue.state in _WITHOUT_STARTS:
             return self._unknown(_WITHOUT_STARTS[found.queue.state])
+        if not found.starts_alone:
+            return self._unknown(f"never: {lower(found.summary.removesuffix(NEVER_WITH_NODES))}")
         key = self.key_of(found.namespace, found.workload, found.pod_group)
         if key not in self._jobs:
             return self._unknown("its pods do not exist yet, and the Job that they are made from is not known")
@@ -222,7 +238,7 @@ class Forecast:
             _known(starts[round(share * (len(runs) + 1)) - 1 if len(runs) > 1 else 0] - self._state.now // 1)
             for share in _PERCENTILES
         )
-        if starts[0] == float("inf") and (reason := self._without_ends(job)):
+        if starts[0] == float("inf") and (reason := self._without_ends(job, runs[0].heads.get(job.key, ""))):
             return self._unknown(reason)
         awaited = Counter(key for run in runs for key in run.awaited.get(job.key, ()))
         reason = ""
@@ -240,13 +256,18 @@ class Forecast:
             reason=reason,
         )
 
-    def _without_ends(self, job: UnfinishedJob) -> str:
-        """Why no end of other jobs starts a job; "" for one that such ends may start."""
+    def _without_ends(self, job: UnfinishedJob, first: str) -> str:
+        """Why no end of other jobs starts a job behind `first`, or ""; "" for one that such ends may start."""
         queue = self._run.cluster.store.get(QUEUE, "", job.shape.queue)
         state = "missing" if queue is None else str(status(queue).get("state") or "Open")
         if state in _WITHOUT_STARTS:
             return _WITHOUT_STARTS[state]
-        return "" if self._starts_alone(job) else "never: with every other job ended it does not start"
+        if not self._starts_alone(job):
+            return "never: with every other job ended it does not start"
+        head = self._jobs.get(first)
+        if head is not None and not self._starts_alone(head):
+            return f"never, unless {self._name(head.key)}, the first job of its FIFO queue, changes or is deleted"
+        return ""
 
     def _starts_alone(self, job: UnfinishedJob) -> bool:
         """Whether the job starts with every other job ended. In a copy of the process."""
@@ -256,10 +277,10 @@ class Forecast:
             return True  # not known: no claim is made
 
     def _alone(self, others: set[str], job: UnfinishedJob) -> _Trial:
-        objects = [without_consumers(obj, others) for obj in self._state.objects if meta(obj).get("uid") not in others]
+        objects = [_without(obj, others) for obj in self._state.objects if meta(obj).get("uid") not in others]
         self._scheduler = _WatchedCore(self._scheduler.core.sibling(self._state.conf))
         run = self._loaded(objects)
-        watch = _StartWatch({job.key: job}, run)
+        watch = StartWatch({job.key: job}, run)
         run.cluster.store.observe(watch.observe)
         run.cluster.settle()
         run.finish(lambda: not watch.waiting)
@@ -307,6 +328,13 @@ def _others(objects: Sequence[JsonObject], key: str) -> set[str]:
     return {meta(obj).get("uid") or "" for obj in objects if kind_of(obj) in _WORKLOADS} - own
 
 
+def _without(obj: JsonObject, others: Collection[str]) -> JsonObject:
+    """An object without the use by other jobs: of a ResourceClaim, or of a ResourceQuota."""
+    if kind_of(obj) == RESOURCE_QUOTA:
+        return free_quota(obj)
+    return without_consumers(obj, others)
+
+
 def _key_of(obj: JsonObject) -> str:
     if (kind := kind_of(obj)) == POD:
         return job_key(obj)
@@ -345,56 +373,3 @@ class _WatchedCore:
         for found in result.report.errors:
             self.errors[f"plugin {found.plugin}, {found.hook}: {found.error}" if found.plugin else found.error] = None
         return result
-
-
-class _StartWatch:
-    """Notes when jobs reach their minimum of running pods, and the ends directly before."""
-
-    def __init__(self, jobs: Mapping[str, UnfinishedJob], run: SimulationRun) -> None:
-        self._jobs = jobs
-        self._clock = run.cluster.clock
-        #: Job to its running pods, uid to node.
-        self._running: dict[str, dict[str, str]] = {key: {} for key in jobs}
-        #: The last ends: time, job, queue, node.
-        self._ends: list[tuple[int, str, str]] = []
-        self.waiting = set(jobs)
-        #: Microseconds.
-        self.starts: dict[str, int] = {}
-        self.awaited: dict[str, tuple[str, ...]] = {}
-        for pod in run.cluster.store.list(POD):
-            if job_key(pod) in self.waiting and _runs(pod):
-                self._running[job_key(pod)][meta(pod)["uid"]] = spec(pod)["nodeName"]
-
-    def observe(self, change: Change) -> None:
-        """Count running pods."""
-        if change.kind != POD:
-            return
-        pod = change.object
-        was, runs = change.old is not None and _runs(change.old), change.new is not None and _runs(change.new)
-        if was == runs:
-            return
-        key = job_key(pod)
-        if was:
-            self._ends.append((self._clock.now, key, spec(pod)["nodeName"]))
-        if key not in self.waiting:
-            return
-        running = self._running[key]
-        if was:
-            running.pop(meta(pod)["uid"], None)
-        else:
-            running[meta(pod)["uid"]] = spec(pod)["nodeName"]
-        if len(running) >= self._jobs[key].minimum:
-            self.waiting.discard(key)
-            self.starts[key] = self._clock.now
-            self.awaited[key] = self._recent(set(running.values()))
-
-    def _recent(self, nodes: set[str]) -> tuple[str, ...]:
-        """The jobs that ended directly before now; of those on the same nodes only, if there are any."""
-        since = self._clock.now - round(_AWAITED * SECOND)
-        self._ends = [end for end in self._ends if end[0] >= since]
-        near = {key for _, key, node in self._ends if node in nodes}
-        return tuple(sorted(near or {key for _, key, _ in self._ends}))
-
-
-def _runs(pod: JsonObject) -> bool:
-    return status(pod).get("phase") == "Running" and not has_ended(pod) and bool(spec(pod).get("nodeName"))

@@ -9,8 +9,9 @@ import msgspec
 from capcard_sched.controllers.objects import BATCH_API
 from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.framework.explain.diagnose import diagnose_job, find_workload
+from capcard_sched.framework.explain.sentences import lower
 from capcard_sched.framework.quota.limits import unenforced
-from capcard_sched.insight.attempt import JobAttempt, may_never_start
+from capcard_sched.insight.attempt import JobAttempt, behind_head, may_never_start
 from capcard_sched.insight.lists import wanted_pods
 from capcard_sched.insight.object_view import StoreObjects
 from capcard_sched.insight.preemption import begin_trial
@@ -21,7 +22,7 @@ from capcard_sched.model.queue import ROOT, ancestors
 from capcard_sched.model.quoting import command
 from capcard_sched.model.reasons import GROUP_EVICTED
 from capcard_sched.model.status import PodGroupPhase
-from capcard_sched.model.workload import WORKLOAD_KINDS, is_of_vcjob, workload_of
+from capcard_sched.model.workload import WORKLOAD_KINDS, display_name, is_of_vcjob, workload_of
 from capcard_sched.validation.inventory import Inventory, as_map
 from capcard_sched.validation.job_structure import check_dependencies, tasks_of
 from capcard_sched.validation.late_members import LATE_KINDS, check_first_pods, first_pods
@@ -131,6 +132,7 @@ def explain(
         foreign = foreign_members(core.snapshot(), objects, job)
         if tries:
             found = JobAttempt(core, objects, job, now, pod=subject.pod, vcjob=vcjob).diagnose(found)
+            found = _behind_head(core, objects, job, found, now)
         elif found.stage in _MAY_PREEMPT or may_never_start(found):
             found = msgspec.structs.replace(found, facts=(*found.facts, UNTRIED))
         if tries and trial is None and found.stage in _MAY_PREEMPT:
@@ -167,6 +169,26 @@ def explain(
 
     fixes = suggest_fixes(core, objects, job, found, now, pod=subject.pod, vcjob=vcjob, progress=progress)
     return msgspec.structs.replace(found, fixes=fixes)
+
+
+def _behind_head(core: Core, objects: ObjectView, job: Job, found: JobDiagnosis, now: float) -> JobDiagnosis:
+    """The diagnosis of a job, with that of the job that blocks it in its FIFO queue."""
+    snapshot = core.snapshot()
+    key = snapshot.session.results.blocked_by_head.get(job.key, "") if snapshot.session is not None else ""
+    head = snapshot.state.jobs.get(key)
+    if head is None or found.stage != "NotTried":
+        return found
+    owner = _owner(objects, head)
+    vcjob = owner if (owner or {}).get("apiVersion") == BATCH_API else None
+    first = diagnose_unscheduled(snapshot, objects, head, owner, now)
+    if first is None:
+        attempt = JobAttempt(core, objects, head, now, vcjob=vcjob)
+        first = attempt.diagnose(diagnose_job(snapshot, head, now=now), tries_claims=False)
+    summary = behind_head(found.summary, first.stage, first.summary)
+    name = display_name(head)
+    shown = [f"{name}: {lower(first.summary)}"] if summary == found.summary else []
+    fixes = f"`{command('capcard-sched', 'explain', name, '--fix')}` lists what starts it"
+    return msgspec.structs.replace(found, summary=summary, facts=(*shown, *found.facts, fixes))
 
 
 def _without_search(found: JobDiagnosis, reason: str) -> FixSearch | None:

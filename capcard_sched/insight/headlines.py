@@ -12,7 +12,7 @@ from capcard_sched.controllers.objects import BATCH_API, job_phase
 from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.framework.explain.limits import LimitReader
-from capcard_sched.insight.attempt import JobAttempt, may_never_start
+from capcard_sched.insight.attempt import JobAttempt, behind_head, may_never_start
 from capcard_sched.insight.forked_copy import RunningCopy
 from capcard_sched.insight.object_view import DeltaObjects, full_name, vcjob_key, vcjobs_of
 from capcard_sched.insight.unscheduled import diagnose_by_conditions, diagnose_unscheduled
@@ -93,7 +93,13 @@ class HeadlineReader:
     def _begin(self, now: float) -> RunningCopy[Headlines]:
         def answer() -> Headlines:
             found = ((key, one) for key, one in self._diagnoses(now) if one.stage not in _SERVED)
-            return Headlines({key: Headline(one.stage, one.summary) for key, one in found})
+            headlines = {key: Headline(one.stage, one.summary) for key, one in found}
+            session = self._core.snapshot().session
+            for key, head in (session.results.blocked_by_head if session is not None else {}).items():
+                own, first = headlines.get(key), headlines.get(head)
+                if own is not None and first is not None:
+                    headlines[key] = Headline(own.stage, behind_head(own.summary, first.stage, first.summary))
+            return Headlines(headlines)
 
         return RunningCopy(answer, Headlines)
 

@@ -132,6 +132,11 @@ def _request(pod: JsonObject) -> tuple[str, float, float]:
     return best, devices.get(best, 0.0), requests.get("cpu", 0) / _MILLI
 
 
+def pod_runs(pod: JsonObject) -> bool:
+    """Whether the pod runs on a node."""
+    return status(pod).get("phase") == "Running" and not has_ended(pod) and bool(spec(pod).get("nodeName"))
+
+
 def start_of(pod: JsonObject) -> float | None:
     """Unix seconds at which a pod started; None before, or when it is not known."""
     return parse_time(status(pod).get("startTime")) or None

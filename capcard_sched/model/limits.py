@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from capcard_sched.model.objects import ApiStruct, LabelSelector, ObjectMeta, RawAmounts
-from capcard_sched.model.quantity import QuantityError, format_binary, format_milli, is_in_bytes, milli, units
+from capcard_sched.model.quantity import QuantityError, format_binary, format_milli, is_quota_in_bytes, milli, units
 from capcard_sched.model.text_cache import text_cache
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from capcard_sched.model.objects import RawQuantity
-
-_SIDES = ("requests.", "limits.")
 
 
 # --- API objects ----------------------------------------------------------------------------------------------------
@@ -87,20 +85,14 @@ class Budget(msgspec.Struct, frozen=True):
     disrupted: frozenset[str]
 
 
-def _in_bytes(name: str) -> bool:
-    for side in _SIDES:
-        name = name.removeprefix(side)
-    return is_in_bytes(name) or name.rpartition("/")[2] in ("storage", "requests.storage")
-
-
 def quota_amount(name: str, raw: RawQuantity) -> int:
     """An amount under a quota's name. Raises QuantityError."""
-    return units(raw) if _in_bytes(name) else milli(raw)
+    return units(raw) if is_quota_in_bytes(name) else milli(raw)
 
 
 def format_quota_amount(name: str, amount: int) -> str:
     """In Kubernetes' canonical form; parsing it again gives the same amount."""
-    return format_binary(amount) if _in_bytes(name) else format_milli(amount)
+    return format_binary(amount) if is_quota_in_bytes(name) else format_milli(amount)
 
 
 @text_cache(4096)

@@ -186,6 +186,12 @@ def is_in_bytes(resource: str) -> bool:
     return resource in (MEMORY, "ephemeral-storage") or resource.startswith("hugepages-")
 
 
+def is_quota_in_bytes(name: str) -> bool:
+    """Whether the base unit is the byte, of a resource or of the name of a ResourceQuota: `requests.memory`."""
+    plain = name.removeprefix("requests.").removeprefix("limits.")
+    return is_in_bytes(plain) or name.rpartition("/")[2] in ("storage", "requests.storage")
+
+
 def _base(resource: str, text: str) -> int | None:
     if resource == CPU:
         return milli(text)
@@ -258,7 +264,7 @@ def format_binary(amount: int) -> str:
 
 def in_units(resource: str, amount: int) -> float:
     """A base-unit amount as a plain number: cores, cards and devices, pods, bytes."""
-    return float(amount) if is_in_bytes(resource) or resource == PODS else amount / 1000
+    return float(amount) if is_quota_in_bytes(resource) or resource == PODS else amount / 1000
 
 
 def format_amount(resource: str, amount: int) -> str:
@@ -273,7 +279,7 @@ def format_amount(resource: str, amount: int) -> str:
 def shown_amount(resource: str, amount: float) -> str:
     """An amount of `in_units` as reports show it: bytes in Gi or Mi, at most three decimals, never an exponent."""
     unit = ""
-    if is_in_bytes(resource):
+    if is_quota_in_bytes(resource):
         size, unit = (2**30, "Gi") if not amount % 2**30 else (2**20, "Mi")
         amount /= size
     return f"{amount:.3f}".rstrip("0").rstrip(".") + unit

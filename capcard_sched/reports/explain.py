@@ -12,6 +12,7 @@ from rich.text import Text
 from capcard_sched.model.annotations import RUNNING_ESTIMATE
 from capcard_sched.model.quantity import shown_amount
 from capcard_sched.model.quoting import brief, plural
+from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.timestamps import format_timestamp, parse_timestamp, span
 from capcard_sched.reports.fixes import render_fixes
 from capcard_sched.reports.terminal import console_for
@@ -184,7 +185,7 @@ def _pods(found: JobDiagnosis) -> list[RenderableType]:
     parts: list[RenderableType] = []
     for item in found.pending:
         parts.append(Text(""))
-        parts += _pending(item, found.refusals)
+        parts += _pending(item, found)
     if found.placed and found.stage not in _DONE:
         table = _grid("SCHEDULED PODS", "CARD", "NODE", "STATUS")
         for pods in found.placed:
@@ -193,11 +194,12 @@ def _pods(found: JobDiagnosis) -> list[RenderableType]:
     return parts
 
 
-def _pending(item: PendingPods, of_job: Sequence[PodRefusal]) -> list[RenderableType]:
-    """The reasons of pods with one template. `of_job`: refusals of the job, not repeated for its pods."""
+def _pending(item: PendingPods, found: JobDiagnosis) -> list[RenderableType]:
+    """The reasons of pods with one template; refusals of the job are not repeated for its pods."""
     head = (f"{brief(item.names)}: ", "bold")
-    if item.refusal is not None and any(item.refusal.message == other.message for other in of_job):
-        return [Text.assemble(head, "PodGroup not admitted")]
+    if item.refusal is not None and any(item.refusal.message == other.message for other in found.refusals):
+        is_admitted = found.phase not in {"", PodGroupPhase.PENDING.value}
+        return [Text.assemble(head, _OUTCOMES["untried"] if is_admitted else "PodGroup not admitted")]
     on, to = (f" on {item.node}", f" to {item.node}") if item.node else ("", "")
     parts: list[RenderableType] = [Text.assemble(head, _OUTCOMES[item.outcome].format(on=on, to=to))]
     if item.message and item.outcome in {"refused", "unfit"}:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.insight.scenes import written
 from tests.insight.test_situations import explained
+from tests.scenarios.notation import objects_of
 
 HERE = Path(__file__).parent
 DATA: dict[str, Any] = yaml.safe_load((HERE / "causes.yaml").read_text())
@@ -21,8 +21,10 @@ def answer(case: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[s
     """The answer about the job of a case as text and as JSON."""
     file = tmp_path / "cluster.yaml"
     objects = [json.dumps(one) for one in case.get("objects", ())]
-    file.write_text("\n---\n".join([written(case["cluster"].replace("; ", "\n")), *objects]))
-    words = [case.get("explain", "g"), "-f", str(file), "--until", "1m", "--no-expected-start"]
+    plan = {"cluster": case["cluster"].replace("; ", "\n"), "operations": case.get("operations", ())}
+    file.write_text("\n---\n".join([*(json.dumps(one) for one in objects_of(plan)), *objects]))
+    start = "--expected-start" if "start" in case else "--no-expected-start"
+    words = [case.get("explain", "g"), "-f", str(file), "--until", "1m", start, *(["--fix"] if "fixes" in case else [])]
     if text := DATA["confs"][case["conf"]]:
         (tmp_path / "conf.yaml").write_text(text)
         words += ["--scheduler-conf", str(tmp_path / "conf.yaml")]
@@ -30,13 +32,18 @@ def answer(case: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def check(case: dict[str, Any], text: str, document: dict[str, Any]) -> None:
-    """Compare an answer with a case."""
+    """Compare an answer with a case; `fixes` are all of them, their changes joined."""
     for pattern in case["head"]:
         assert re.search(pattern, document["summary"]), text
     for pattern in case.get("never", ()):
         assert not re.search(pattern, text), text
     for fact in case.get("facts", ()):
         assert fact in text
+    if "start" in case:
+        assert re.search(case["start"], document["expectedStart"]["reason"]), text
+    if "fixes" in case:
+        found = [" and ".join(change["text"] for change in fix["changes"]) for fix in document["fixes"]["fixes"]]
+        assert sorted(found) == sorted(case["fixes"]), text
     assert document["stage"] == case.get("stage", document["stage"]), text
 
 

@@ -132,13 +132,17 @@ class PodConditions:
     ) -> None:
         """`PodScheduled=False` and `FailedScheduling` for every pending task whose reason changed.
 
-        A pod whose refusal is an event of its own gets no second one with the same text. A gang without all its pods is
-        reported after a grace period (`is_early`); its conditions are written at once. The API server writes those of
-        pods with scheduling gates; the queue allocation gate of a pod with quota is removed.
+        A pod whose refusal is an event of its own gets no second one with the same text, and a pod with `CanNeverStart`
+        gets none. A gang without all its pods is reported after a grace period (`is_early`); its conditions are written
+        at once. The API server writes those of pods with scheduling gates; the queue allocation gate of a pod with
+        quota is removed.
         """
         if is_early and not self._is_precise:
             return
         texts = _Texts(session, job, self._claims.of(job.key))
+        # `CanNeverStart` is the event of each pod with that cause.
+        is_never = any(row.type == reasons.CAN_NEVER_START.code for row in session.results.conditions.get(job.key, ()))
+        is_silent = is_early or is_never
         gated = [task for task in job.gated.values() if task.unsupported and not task.gates]
         for task in sorted((*job.pending.values(), *gated), key=lambda task: task.name):
             outcome, known = session.results.outcome_of(task.uid), self._written.get(task.uid)
@@ -161,11 +165,11 @@ class PodConditions:
             content = reason or code, text, node or None
             if known is None or known[:3] != content or has_expired:
                 intents.append(UpdatePodCondition(task.namespace, task.name, task.uid, content[0], text, node))
-            elif known.reported or is_early:
+            elif known.reported or is_silent:
                 continue
             lacks_node = _lacks_node(outcome)
-            self._written[task.uid] = _WrittenCondition(*content, not is_early, message, lacks_node)
-            if not is_early and not events.has_own_event(job, task, message):
+            self._written[task.uid] = _WrittenCondition(*content, not is_silent, message, lacks_node)
+            if not is_silent and not events.has_own_event(job, task, message):
                 events.emit(session, intents, reference(task), "Warning", reasons.FAILED_SCHEDULING.code, message,
                             slot="pod", normalise=True)  # fmt: skip
 

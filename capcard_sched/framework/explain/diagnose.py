@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.framework.explain.job_facts import JobFacts, shown_refusal
+from capcard_sched.framework.explain.job_facts import JobFacts
+from capcard_sched.framework.explain.limits import shown_refusal
 from capcard_sched.framework.explain.stages import decide
 from capcard_sched.model.diagnosis import JobDiagnosis
 from capcard_sched.model.kube_groups import job_name, kube_name
@@ -87,6 +88,7 @@ def waiting_since(job: Job, session: Session) -> float:
     """Unix seconds: the creation of a job, or of the oldest pending pod of one that has its minimum."""
     pending = [
         *job.pending.values(),
+        *job.gated.values(),
         *(job.tasks[uid] for uid in {b.uid for b in session.results.binds} & job.tasks.keys()),
     ]
     if pending and scheduled_pods(job, session) >= job.min_available:

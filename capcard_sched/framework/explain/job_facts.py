@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from capcard_sched.framework.explain.capacity import CapacityReader
-from capcard_sched.framework.explain.limits import LimitReader
+from capcard_sched.framework.explain.limits import LimitReader, shown_refusal
 from capcard_sched.framework.explain.rejections import INSUFFICIENT, ObservedAttempt
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.cards import CardSyntaxError, parse_card_request
@@ -16,9 +16,7 @@ from capcard_sched.model.diagnosis import (
     LimitUse,
     PendingPods,
     PlacedPods,
-    PodRefusal,
     QueuePosition,
-    QuotaCheck,
 )
 from capcard_sched.model.explanation import PodCards
 from capcard_sched.model.losses import stranded_of
@@ -81,6 +79,8 @@ class JobFacts:
         #: Cards that `card.request` declares, and those that the pods request; in thousandths.
         self.declared, self.counted = self._declared(), self._counted()
         self.refusals = session.results.refusals_of(job)
+        #: The job that blocks this one in its FIFO queue; None for none.
+        self.head = session.jobs.get(session.results.blocked_by_head.get(job.key, ""))
         self._refusal_of: dict[str, Refusal] = {}
         self.limits = limits.limits(job.queue, self._requested()) if job.queue in state.queues else ()
         self.pending = self._pending()
@@ -368,33 +368,3 @@ class JobFacts:
         ]
         keyed = sorted((key, other.key) for other in others if (key := session.job_key(other)) < own)
         return tuple(display_name(session.jobs[key]) for _, key in keyed)
-
-
-def shown_refusal(refusal: Refusal) -> PodRefusal:
-    """A refusal with its figures."""
-    rows: list[Figures] = list(refusal.alternatives)
-    if refusal.figures is not None and refusal.figures not in rows:
-        rows.insert(0, refusal.figures)
-    return PodRefusal(
-        plugin=refusal.plugin,
-        hook=refusal.hook,
-        reason=refusal.reason,
-        message=refusal.message,
-        object=_object_of(refusal),
-        checks=tuple(
-            QuotaCheck(
-                resource=row.resource,
-                requested=in_units(row.resource, row.requested),
-                total=in_units(row.resource, row.total),
-                limit=in_units(row.resource, row.limit),
-                reserved=in_units(row.resource, row.reserved),
-            )
-            for row in rows
-        ),
-    )
-
-
-def _object_of(refusal: Refusal) -> str:
-    if refusal.limiter is not None:
-        return f"{refusal.limiter.kind} {refusal.limiter.name}".strip()
-    return f"Queue {refusal.queue}" if refusal.queue else ""

@@ -12,7 +12,7 @@ from capcard_sched.framework.explain.rejections import rejection_of
 from capcard_sched.framework.explain.stranded import StrandedReader
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.cards import CardQuota, CardSyntaxError, is_card_quota, parse_card_quota
-from capcard_sched.model.diagnosis import LimitUse
+from capcard_sched.model.diagnosis import LimitUse, PodRefusal, QuotaCheck
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.queue import ROOT, ancestors, subtree
 from capcard_sched.model.resources import CPU, MEMORY, VGPU_RESOURCES
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.explanation import JobCards
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
+    from capcard_sched.model.refusal import Figures, Refusal
 
 #: Prefix of their metrics per queue and card.
 _CARD_FIGURES: Final = "queue_card_"
@@ -325,3 +326,33 @@ def _of_group(amounts: Mapping[str, list[tuple[str, str, float]]], group: QuotaG
         for job, queue, amount in users if group.cards.issuperset(key.split("|")) else ():
             found[job, queue] += amount  # type: ignore[assignment]
     return [(job, queue, float(amount)) for (job, queue), amount in found.items()]
+
+
+def shown_refusal(refusal: Refusal) -> PodRefusal:
+    """A refusal with its figures."""
+    rows: list[Figures] = list(refusal.alternatives)
+    if refusal.figures is not None and refusal.figures not in rows:
+        rows.insert(0, refusal.figures)
+    return PodRefusal(
+        plugin=refusal.plugin,
+        hook=refusal.hook,
+        reason=refusal.reason,
+        message=refusal.message,
+        object=_object_of(refusal),
+        checks=tuple(
+            QuotaCheck(
+                resource=row.resource,
+                requested=in_units(row.resource, row.requested),
+                total=in_units(row.resource, row.total),
+                limit=in_units(row.resource, row.limit),
+                reserved=in_units(row.resource, row.reserved),
+            )
+            for row in rows
+        ),
+    )
+
+
+def _object_of(refusal: Refusal) -> str:
+    if refusal.limiter is not None:
+        return f"{refusal.limiter.kind} {refusal.limiter.name}".strip()
+    return f"Queue {refusal.queue}" if refusal.queue else ""

@@ -52,7 +52,11 @@ def no_node(data: JobFacts, pods: PendingPods, *, restricted: bool = False) -> t
 def gang_waits(data: JobFacts, pods: PendingPods, fitting: int) -> tuple[str, list[str]]:
     """Summary and facts of a gang of which `fitting` pods have a node, and `pods` have none beside them."""
     short = _short_rows(data, pods)
-    blocks, others = [_free_blocks(row, several=len(data.capacity) > 1) for row in short], _others(pods, short)
+    others = _others(pods, short)
+    if len(pods.nodes) > 1 and all(row.fits_now > fitting for row in short):
+        # The gang itself takes what is free: the nodes lack it beside the pods that fit, and others have other reasons.
+        short, others = [], sorted(pods.nodes, key=lambda row: _is_short(row.reason))
+    blocks = [_free_blocks(row, several=len(data.capacity) > 1) for row in short]
     first = next(iter((*blocks, *(row.text for row in others))), lower(plain(pods.message)))
     further = [*map(capital, blocks), *map(_sentence, others)][1:]
     return f"{partly(data, fitting)}: {first}", [*further, *_nodes(data, short)]

@@ -43,6 +43,15 @@ _TEXTS: Final = {
     "node(s) didn't match pod anti-affinity rules": "pod anti-affinity excludes {on}",
     "node(s) didn't satisfy existing pods anti-affinity rules": "anti-affinity of pods on {on} excludes it",
     "node(s) didn't match pod topology spread constraints": "topology spread constraint{spread} excludes {on}",
+    "node(s) had no available volume zone": "the zone of a PersistentVolume of the pod excludes {on}",
+    "node(s) didn't match PersistentVolume's node affinity": "the node affinity of a PersistentVolume of the pod "
+    "excludes {on}",
+    "node(s) didn't find available persistent volumes to bind": "no PersistentVolume for a claim of the pod is "
+    "available on {on}",
+    "node(s) did not have enough free storage": "{on} {does} not have enough free storage for a claim of the pod",
+    "node(s) exceed max volume count": "{on} {has} the maximum number of attached volumes",
+    "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)": "the PersistentVolume of a claim of "
+    "the pod does not exist",
 }
 
 

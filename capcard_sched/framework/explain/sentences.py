@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 #: Similarity above which a name is suggested.
 _CLOSE: Final = 0.6
 _BRACKETS = re.compile(r"<([^<>]*)>")
+#: The plugin of kube-scheduler that checks a pod before its nodes.
+_PRE_PREDICATE = re.compile(r"plugin \w+ pre-predicates failed ")
 
 
 def amount_of(resource: str, value: float | None) -> str:
@@ -57,13 +59,16 @@ def holders(row: LimitUse | CardCapacity, found: Sequence[HolderUse]) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """The most similar known name, regardless of case; "" when none is similar."""
     folded = {other.casefold(): other for other in known}
+    longer = [other for other in folded if name.casefold() in other.split("-", 1)[-1:]]
+    if len(longer) == 1:  # `H200` of `NVIDIA-H200`
+        return folded[longer[0]]
     close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=_CLOSE)
     return folded[close[0]] if close else ""
 
 
 def plain(text: str) -> str:
-    """An event's text without the angle brackets of its values."""
-    return _BRACKETS.sub(r"\1", _BRACKETS.sub(r"\1", text)).rstrip(".")
+    """An event's text without the angle brackets of its values, and without the plugin of a check of the pod."""
+    return _BRACKETS.sub(r"\1", _BRACKETS.sub(r"\1", _PRE_PREDICATE.sub("", text))).rstrip(".")
 
 
 def capital(text: str) -> str:

@@ -16,6 +16,7 @@ from capcard_sched.model.obstacles import obstacles_of
 from capcard_sched.model.quoting import brief, plural
 from capcard_sched.model.reasons import QUEUE_NOT_OPEN
 from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, PodGroupPhase, TaskStatus
+from capcard_sched.model.workload import display_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,8 +33,7 @@ def decide(data: JobFacts) -> StageResult:
     """The stage of a job: gated pods of its minimum, then what can never start, come first."""
     gated = _gated(data)
     if gated is not None:
-        too = [admits_nothing(data)] if data.queue.state != "Open" else []
-        return gated._replace(facts=[*gated.facts, *too])
+        return gated._replace(facts=[*gated.facts, *_besides_gates(data)])
     if not data.waiting and (data.tasks or data.job.phase is not PodGroupPhase.PENDING):
         return _without_pending(data)
     if data.job.pending and not data.job.uid:
@@ -75,9 +75,12 @@ def _not_admitted(data: JobFacts) -> StageResult | None:
     if first.hook == "hyper_node_order":
         pods = next((pods for pods in data.pending if pods.nodes), None)
         summary, facts = node_causes.no_node(data, pods, restricted=True) if pods is not None else ("", [])
-        text = sentences.capital(sentences.plain(first.message).partition(": none of them")[0])
-        return StageResult("NoNodeFits", f"{text}{': ' if summary else ''}{sentences.lower(summary)}", facts)
-    if first.hook not in _ADMISSION_HOOKS:  # a deadline, or the head of a FIFO queue
+        within = sentences.capital(sentences.plain(first.message).partition(": none of them")[0])
+        return StageResult("NoNodeFits", f"{within}{': ' if summary else ''}{sentences.lower(summary)}", facts)
+    if (head := data.head) is not None:
+        text = f"Waits behind {display_name(head)}, the first job of FIFO queue {data.queue.name}"
+        return StageResult("NotTried", text)
+    if first.hook not in _ADMISSION_HOOKS:  # a deadline
         return StageResult("NotTried", sentences.capital(sentences.plain(first.message)))
     return not_admitted(data, first)
 
@@ -138,6 +141,15 @@ def _nominated(pods: list[PendingPods]) -> StageResult:
     return StageResult(
         "VictimsTerminating", f"{plural(count, 'pod')} nominated{to}; waiting for the victims to terminate"
     )
+
+
+def _besides_gates(data: JobFacts) -> list[str]:
+    """What keeps a job from starting without its gates, too."""
+    if data.queue.state != "Open":
+        return [admits_nothing(data)]
+    causes, _ = never_causes(data)
+    refused = [not_admitted(data, one).summary for one in data.refusals[:1] if one.hook == "job_enqueueable"]
+    return [f"{NEVER} without the gates, too: {cause}" for cause in causes] or refused
 
 
 # --- gated pods ---------------------------------------------------------------------------------------------------

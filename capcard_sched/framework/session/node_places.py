@@ -108,9 +108,9 @@ class NodePlaces:
         fitting = table.allocatable[usable][:, columns] // cls.fit_request[columns]
         sums = fitting.sum(axis=0).tolist()
         counts = dict(zip((snapshot.resources.names[column] for column in columns), sums, strict=True))
-        counts |= dict.fromkeys(cls.unoffered, 0)  # a resource that no node has ever had has no column
-        pods = 0 if cls.unoffered else int(fitting.min(axis=1).sum())
-        return _Places(pods, min(counts, key=lambda name: (counts[name], name)))
+        if cls.unoffered:  # a resource that no node has ever had has no column
+            return _Places(0, min(cls.unoffered))
+        return _Places(int(fitting.min(axis=1).sum()), min(counts, key=lambda name: (counts[name], name)))
 
     def _cards_of(self, snapshot: Snapshot, node: Node) -> frozenset[str]:
         known = self._cards.get(node.name)

@@ -105,9 +105,9 @@ class SessionResults:
         self._notices: list[PendingEvent] = []
         #: Events besides those of refusals.
         self.notices: Final[Sequence[PendingEvent]] = self._notices
-        self._blocked_by_head: set[str] = set()
-        #: Keys of jobs blocked by the head of their strict FIFO queue.
-        self.blocked_by_head: Final[AbstractSet[str]] = self._blocked_by_head
+        self._blocked_by_head: dict[str, str] = {}
+        #: Keys of jobs blocked by the head of their strict FIFO queue, to that of the head.
+        self.blocked_by_head: Final[Mapping[str, str]] = self._blocked_by_head
         self._conditions: dict[str, list[GroupCondition]] = {}
         #: Conditions to be set at close, by key of the job.
         self.conditions: Final[Mapping[str, Sequence[GroupCondition]]] = self._conditions
@@ -261,7 +261,7 @@ class SessionResults:
         row = reasons.QUEUE_STRICT_FIFO
         message = row.render(queue=queue.name, job=first.key)
         jobs = list(waiting)
-        self._blocked_by_head.update(job.key for job in jobs)
+        self._blocked_by_head.update((job.key, first.key) for job in jobs)
         self.refuse_all(jobs, Refusal(hook, "", row.code, message, queue=queue.name, in_order=True))
 
     def notice(self, subject: Subject, reason: reasons.Reason, message: str, component: str = "") -> None:

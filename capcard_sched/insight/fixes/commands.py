@@ -16,6 +16,7 @@ from capcard_sched.admission.review import ClusterView
 from capcard_sched.controllers.objects import JOB, POD, POD_GROUP, QUEUE, Key, merge_diff, spec
 from capcard_sched.insight.changes import UnknownObjectError
 from capcard_sched.insight.fixes.scene import BATCH_JOB
+from capcard_sched.model.annotations import CLOSED_BY_PARENT
 from capcard_sched.model.objects import Taint
 from capcard_sched.model.queue import ancestors
 from capcard_sched.model.quoting import command
@@ -103,10 +104,11 @@ def _lines(key: Key, names: list[str], before: Json, after: Json) -> Iterator[st
         return
     target = (_WORDS.get(key.kind, key.kind.lower()), *names)
     rest = dict(patch)
+    notes = (rest.get("metadata") or {}).get("annotations")
     if key.kind == QUEUE and "state" in (rest.pop("status", None) or {}):
         yield command("capcard-sched", "queue", "open", key.name)
-        return
-    notes = (rest.get("metadata") or {}).get("annotations")
+        notes = notes and {name: value for name, value in notes.items() if name != CLOSED_BY_PARENT}
+        rest = rest if notes else {name: value for name, value in rest.items() if name != "metadata"}
     if notes and set(rest["metadata"]) == {"annotations"} and not any("=" in name for name in notes):
         del rest["metadata"]
         words = [f"{name}-" if value is None else f"{name}={value}" for name, value in notes.items()]

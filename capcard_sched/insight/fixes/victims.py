@@ -15,11 +15,12 @@ from capcard_sched.insight.fixes.change import ProposedChange
 from capcard_sched.model.job import SYSTEM_NAMESPACE
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.queue import subtree
-from capcard_sched.model.selectors import untolerated_taint
+from capcard_sched.model.resources import PODS
+from capcard_sched.model.selectors import matches_labels, untolerated_taint
 from capcard_sched.model.status import ALLOCATED_STATUSES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from capcard_sched.framework.core import Core
     from capcard_sched.framework.session.session import Session
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 #: Kinds of workloads of which single pods can end for good.
 _SCALABLE: Final = ("deployment/", "replicaset/")
+#: Nodes of which the conflicting pods are proposed, and units that are proposed together.
+_MOST_NODES: Final = 4
+_MOST_TOGETHER: Final = 8
 #: Kinds of owners whose pods belong to their node.
 _OF_NODES: Final = frozenset({"DaemonSet", "Node"})
 #: Kinds of owners that a command scales or suspends; "" for pods without one. The pods of others come back, or belong
@@ -67,16 +71,22 @@ def may_end(task: Task) -> bool:
 
 
 def endable_unit(task: Task) -> EndingUnit | None:
-    """The unit of a pod that a command ends for good; None for pods whose owner creates them again, too."""
-    return unit_of(task) if task.cls.owner_kind in _OWNERS else None
+    """The unit of a pod that a command ends for good; None for pods that end already, or come back, too."""
+    return unit_of(task) if task.cls.owner_kind in _OWNERS and not task.deleting else None
 
 
-def quota_holders(core: Core, queue: Queue, job: Job, resource: str, missing: float) -> tuple[ProposedChange, ...]:
-    """The fewest units below a queue that return an amount of a card or resource; () when all are not enough."""
+def jobs_below(core: Core, queue: Queue) -> Iterator[Job]:
+    """The jobs of a queue and of those below it."""
+    return (job for one in subtree(queue, core.snapshot().state.queues) for job in one.jobs.values())
+
+
+def limit_holders(
+    core: Core, jobs: Iterable[Job], job: Job, resource: str, missing: float
+) -> tuple[ProposedChange, ...]:
+    """The fewest units of some jobs that return an amount of a card or resource; () when all are not enough."""
     amounts: dict[EndingUnit, float] = {}
     state = core.snapshot().state
-    below = subtree(queue, state.queues)
-    for other in (other for one in below for other in one.jobs.values() if other is not job):
+    for other in (other for other in jobs if other is not job):
         counted = core.snapshot().dispatch.first("job_cards", other)
         reserved = counted.reserved.get(resource, 0) / 1000 if counted is not None and not job.tasks else 0.0
         for task in other.tasks.values():
@@ -118,9 +128,48 @@ def _held(state: ClusterState, task: Task, resource: str) -> float:
     """The amount of a card or resource that a pod on a node uses."""
     if task.node is None or task.status not in ALLOCATED_STATUSES:
         return 0.0
+    if resource == PODS:
+        return 1.0
     cards = state.cards_of(task.node)
     requested = cards[resource][1] if resource in cards else resource
     return in_units(requested, task.cls.requests.get(requested, 0))
+
+
+# --- conflicts ------------------------------------------------------------------------------------------------------
+
+
+def conflicts(core: Core, job: Job, needed: Sequence[Task]) -> Iterator[tuple[ProposedChange, ...]]:
+    """Units with pods that exclude the needed pods by a port, affinity, spread or device: per node, and all."""
+    by_node: dict[str, dict[EndingUnit, None]] = {}
+    wanted, state = list({task.cls: task for task in needed}.values()), core.snapshot().state
+    for other in state.tasks.values():
+        if other.node is None or other.job is job or not any(_exclude(task, other, state.shares) for task in wanted):
+            continue
+        if (unit := endable_unit(other)) is not None:
+            by_node.setdefault(other.node.name, {})[unit] = None
+    groups = sorted(by_node.values(), key=lambda units: (len(units), max(unit.priority for unit in units)))
+    together = dict.fromkeys(unit for units in groups for unit in units)
+    for units in (*groups[:_MOST_NODES], *([together] if len(together) <= _MOST_TOGETHER else [])):
+        yield tuple(unit.change for unit in units)
+
+
+def _exclude(task: Task, other: Task, shares: Collection[str]) -> bool:
+    """Whether a running pod may exclude a pending one from a node; a trial decides. `shares`: of devices."""
+    if any(task.cls.requests.get(name) and other.cls.requests.get(name) for name in shares):
+        return True
+    if {one.port for one in task.cls.host_ports} & {one.port for one in other.cls.host_ports}:
+        return True
+    spread = task.namespace == other.namespace and any(
+        matches_labels(one.label_selector, other.labels) for one in task.cls.spread
+    )
+    return spread or _repels(task, other) or _repels(other, task)
+
+
+def _repels(one: Task, other: Task) -> bool:
+    """Whether a required anti-affinity of one pod selects the other, whatever the namespaces."""
+    affinity = one.cls.affinity
+    terms = affinity.pod_anti_affinity.required if affinity is not None and affinity.pod_anti_affinity else ()
+    return any(matches_labels(term.label_selector, other.labels) for term in terms or ())
 
 
 # --- nodes ----------------------------------------------------------------------------------------------------------

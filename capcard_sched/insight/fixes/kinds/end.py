@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from capcard_sched.insight.fixes.change import ProposedChange
 from capcard_sched.insight.fixes.commands import kubectl
 from capcard_sched.insight.fixes.execution import DELETION_COST
 from capcard_sched.insight.fixes.kind import FixKind
-from capcard_sched.insight.fixes.victims import cheapest_on_nodes, quota_holders
+from capcard_sched.insight.fixes.victims import cheapest_on_nodes, conflicts, jobs_below, limit_holders
 from capcard_sched.model.quoting import brief, command, plural
 from capcard_sched.model.status import PLACED_STATUSES
-from capcard_sched.model.workload import has_made_group, is_of_vcjob
+from capcard_sched.model.workload import display_name, has_made_group, is_of_vcjob
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from capcard_sched.insight.fixes.change import Candidate, ProposedChange
+    from capcard_sched.insight.fixes.change import Candidate
     from capcard_sched.insight.fixes.scene import Scene
     from capcard_sched.insight.fixes.situation import Situation
     from capcard_sched.model.job import Job, Task
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 #: Kinds of workloads of which single pods end.
 _SCALED: Final = frozenset({"deployment", "replicaset"})
+
+
+#: Parts of the reasons of filters that compare pods.
+_CONFLICTS: Final = ("free ports", "anti-affinity", "topology spread", "DeviceSharing")
 
 
 class EndFix(FixKind):
@@ -35,9 +40,30 @@ class EndFix(FixKind):
         for row in situation.limits:
             wanted, queue = situation.wanted_of(row), situation.state.queues.get(row.queue)
             if wanted and row.quota is not None and situation.needed_of(row) <= row.quota and queue is not None:
-                yield quota_holders(situation.core, queue, situation.job, row.resource, wanted - row.quota)
+                below = jobs_below(situation.core, queue)
+                yield limit_holders(situation.core, below, situation.job, row.resource, wanted - row.quota)
+        yield from self._refusing(situation)
+        head = situation.state.jobs.get(situation.session.results.blocked_by_head.get(situation.job.key, ""))
+        if head is not None:
+            yield (ProposedChange("End", ("PodGroup", head.namespace, head.name), display_name(head)),)
         if situation.needed and not any(pods.outcome == "refused" for pods in situation.found.pending):
             yield cheapest_on_nodes(situation.core, situation.session, situation.job, situation.needed)
+            reasons = [row.reason for pods in situation.found.pending for row in pods.nodes]
+            if any(word in reason for reason in reasons for word in _CONFLICTS):
+                yield from conflicts(situation.core, situation.job, situation.needed)
+
+    @staticmethod
+    def _refusing(situation: Situation) -> Iterator[Candidate]:
+        """The fewest that return what the limit of a namespace or of the cluster lacks."""
+        jobs = situation.state.jobs.values()
+        for refusal in situation.found.refusals:
+            of_namespace = refusal.object.startswith("ResourceQuota ")
+            scope = [one for one in jobs if not of_namespace or one.namespace == situation.job.namespace]
+            for check in refusal.checks:
+                resource = check.resource.removeprefix("requests.").removeprefix("limits.")
+                if check.requested <= check.limit < check.total:
+                    missing = check.total - check.limit
+                    yield limit_holders(situation.core, scope, situation.job, resource, missing)
 
     def edit(self, change: ProposedChange, scene: Scene) -> None:
         """Commands for all pods of the workload that end so far."""

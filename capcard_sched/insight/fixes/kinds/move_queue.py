@@ -1,4 +1,4 @@
-"""Queues that do not exist."""
+"""Queues that do not exist, or have child queues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from capcard_sched.insight.fixes.change import Candidate, ProposedChange
 from capcard_sched.insight.fixes.kind import FixKind
 from capcard_sched.insight.fixes.scene import notes_of
 from capcard_sched.model.annotations import POD_QUEUE_NAME, QUEUE_NAME
-from capcard_sched.model.queue import ROOT
+from capcard_sched.model.queue import ROOT, subtree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ _MOST_QUEUES: Final = 2
 
 
 class MoveQueueFix(FixKind):
-    """Another queue instead of a missing one."""
+    """Another queue instead of a missing one, or of one with child queues."""
 
     words = "{job} uses queue {key} instead of {queue}"
     before = "{queue}"
@@ -31,13 +31,15 @@ class MoveQueueFix(FixKind):
     is_of_job = True
 
     def propose(self, situation: Situation) -> Iterator[Candidate]:
-        """The queue with a similar name, or else the first ones."""
+        """The queue with a similar name, or else the first ones; of a queue with child queues the first leaves."""
         position, queues = situation.found.queue, situation.state.queues
-        if position is None or position.state != "missing":
-            return
         parents = {ROOT, *(queue.parent for queue in queues.values())}
         known = sorted(name for name in queues if name not in parents and "/" not in name)
-        close = nearest(position.name, known)
+        if position is not None and position.name in parents and situation.found.stage == "NotAdmitted":
+            known = sorted(one.name for one in subtree(queues[position.name], queues) if one.name not in parents)
+        elif position is None or position.state != "missing":
+            return
+        close = nearest(position.name, known) if position.state == "missing" else ""
         for name in [close] if close else known[:_MOST_QUEUES]:
             yield (ProposedChange("MoveQueue", situation.target, name),)
 

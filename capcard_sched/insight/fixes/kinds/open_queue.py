@@ -9,7 +9,6 @@ from capcard_sched.insight.changes import annotate
 from capcard_sched.insight.fixes.change import Candidate, ProposedChange
 from capcard_sched.insight.fixes.kind import FixKind
 from capcard_sched.model.annotations import CLOSED_BY_PARENT
-from capcard_sched.model.status import PodGroupPhase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,10 +26,10 @@ class OpenQueueFix(FixKind):
     disruption = 1
 
     def propose(self, situation: Situation) -> Iterator[Candidate]:
-        """For a job that is not admitted."""
+        """For a job that is not admitted, and for further pods of one that is."""
         position = situation.found.queue
         is_closed = position is not None and position.state not in {"missing", "Open", ""}
-        if position is not None and is_closed and situation.job.phase is PodGroupPhase.PENDING:
+        if position is not None and is_closed and situation.found.stage == "NotAdmitted":
             yield (ProposedChange("OpenQueue", (QUEUE, "", position.name)),)
 
     def edit(self, change: ProposedChange, scene: Scene) -> None:
