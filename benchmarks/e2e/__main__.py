@@ -94,20 +94,19 @@ def bench(
 
             async with Server() as server:
                 await prepare(server, nodes)
-                for _ in range(repeats):
-                    for part in ("before", "arriving"):
-                        if part in wanted:
-                            found = await throughput(
-                                server,
-                                nodes,
-                                pods,
-                                created_before=part == "before",
-                                connections=connections,
-                                with_raw=raw and part == "before",
-                                program=program,
-                                say=say,
-                            )
-                            report.throughput.append(found)
+                for part in ("before", "arriving") * repeats:
+                    if part in wanted:
+                        found = await throughput(
+                            server,
+                            nodes,
+                            pods,
+                            created_before=part == "before",
+                            connections=connections,
+                            with_raw=raw and part == "before",
+                            program=program,
+                            say=say,
+                        )
+                        report.throughput.append(found)
                 if "handover" in wanted and size != "S5":
                     report.handover.append(await handover(server, nodes, repeats, program=program, say=say))
                 if "idle" in wanted and size != "S1":

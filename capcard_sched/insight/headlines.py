@@ -132,17 +132,20 @@ class HeadlineReader:
             else:
                 diagnosed += 1
                 found = diagnose_job(snapshot, job, now=now, limits=limits)
-                if attempts:
-                    vcjob = owner if (owner or {}).get("apiVersion") == BATCH_API else None
-                    found = JobAttempt(self._core, objects, job, now, vcjob=vcjob).diagnose(found, tries_claims=False)
-                elif may_never_start(found):
-                    found = _with(found, _UNTRIED)
-                yield job.key, found
+                yield job.key, self._tried(job, owner, found, now, attempts=attempts)
         for (namespace, name), obj in vcjobs.items():
             if job_phase(obj) not in FINISHED:
                 other = diagnose_unscheduled(snapshot, objects, None, obj, now)
                 if other is not None:
                     yield vcjob_key(namespace, name), other
+
+    def _tried(self, job: Job, owner: Json | None, found: JobDiagnosis, now: float, *, attempts: bool) -> JobDiagnosis:
+        """A diagnosis with the results of trials, or with a note that there were none."""
+        if attempts:
+            vcjob = owner if (owner or {}).get("apiVersion") == BATCH_API else None
+            attempt = JobAttempt(self._core, self._objects, job, now, vcjob=vcjob)
+            return attempt.diagnose(found, tries_claims=False)
+        return _with(found, _UNTRIED) if may_never_start(found) else found
 
     def _owner(self, job: Job, vcjobs: Mapping[tuple[str, str], Json]) -> Json | None:
         """The object that the pods or the PodGroup of a job are made from, as far as it is at hand."""

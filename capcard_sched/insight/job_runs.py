@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.controllers.objects import JsonObject
     from capcard_sched.daemon.diagnosis.recording import Record
+    from capcard_sched.model.deltas import Delta
     from capcard_sched.model.ownership import Owner
 
 #: Owners of pods that run for ever.
@@ -226,35 +227,44 @@ def runs_of_state(objects: Iterable[JsonObject], now: float) -> list[JobRun]:
     return collector.runs()
 
 
-def runs_of_recording(records: Iterable[Record], begin: float) -> list[JobRun]:
-    """The runs of the jobs of a recording that began at `begin`. An evicted pod has not ended."""
-    collector, now = RunCollector(begin), begin
-    #: Uid of each pod that has started to its newest version.
-    running: dict[str, PodObject] = {}
-    evicted: set[str] = set()
+class _RecordedPods:
+    """Collects the runs of pods from the deltas of a recording."""
 
-    def note(pod: PodObject, *, ended: bool) -> None:
-        collector.add_pod(as_manifest(POD, pod), now, ended=ended)
+    def __init__(self, begin: float) -> None:
+        self.collector, self.now = RunCollector(begin), begin
+        #: Uid of each pod that has started to its newest version.
+        self.running: dict[str, PodObject] = {}
+        self.evicted: set[str] = set()
 
-    for record in records:
-        if isinstance(record, Stepped):
-            now = record.now
-        for delta in record.deltas if isinstance(record, Applied | Stepped) else ():
-            if isinstance(delta, ObjectGone) and delta.kind == POD:
-                gone = running.pop(delta.uid, None)
+    def note(self, pod: PodObject, *, ended: bool) -> None:
+        self.collector.add_pod(as_manifest(POD, pod), self.now, ended=ended)
+
+    def apply(self, delta: Delta) -> None:
+        match delta:
+            case ObjectGone(kind=kind, uid=uid) if kind == POD:
+                gone = self.running.pop(uid, None)
                 if gone is not None:
-                    note(gone, ended=delta.uid not in evicted)
-            elif isinstance(delta, ObjectChanged) and isinstance(delta.object, PodGroupObject):
-                collector.add_group(as_manifest(POD_GROUP, delta.object))
-            elif isinstance(delta, ObjectChanged) and isinstance(delta.object, PodObject):
-                pod = delta.object
+                    self.note(gone, ended=uid not in self.evicted)
+            case ObjectChanged(object=PodGroupObject() as group):
+                self.collector.add_group(as_manifest(POD_GROUP, group))
+            case ObjectChanged(object=PodObject() as pod):
                 uid = pod.metadata.uid or ""
                 if pod.status.phase not in ENDED_PHASES:
-                    running[uid] = pod
-                elif running.pop(uid, None) is not None:
-                    note(pod, ended=True)
+                    self.running[uid] = pod
+                elif self.running.pop(uid, None) is not None:
+                    self.note(pod, ended=True)
+
+
+def runs_of_recording(records: Iterable[Record], begin: float) -> list[JobRun]:
+    """The runs of the jobs of a recording that began at `begin`. An evicted pod has not ended."""
+    pods = _RecordedPods(begin)
+    for record in records:
         if isinstance(record, Stepped):
-            evicted.update(intent.uid for intent in record.intents if isinstance(intent, Evict))
-    for pod in running.values():
-        note(pod, ended=False)
-    return collector.runs()
+            pods.now = record.now
+        for delta in record.deltas if isinstance(record, Applied | Stepped) else ():
+            pods.apply(delta)
+        if isinstance(record, Stepped):
+            pods.evicted.update(intent.uid for intent in record.intents if isinstance(intent, Evict))
+    for pod in pods.running.values():
+        pods.note(pod, ended=False)
+    return pods.collector.runs()

@@ -305,6 +305,12 @@ def discover_cards(
     )
 
 
+def _label_problems(labels: Mapping[str, str], kinds: Iterable[CardKind], *, has_replicas: bool) -> set[str]:
+    """The labels of a node that name no amount. `has_replicas`: that of the replicas does, or no card has any."""
+    found = {key for kind in kinds if kind.memory_mib is None and (key := kind.resource + MEMORY_SUFFIX) in labels}
+    return found if has_replicas or GPU_REPLICAS not in labels else {*found, GPU_REPLICAS}
+
+
 @lru_cache(maxsize=1024)
 def _discover(
     labels_of_cards: tuple[tuple[str, str], ...], devices: tuple[tuple[str, int], ...], card_labels: CardLabels
@@ -314,10 +320,7 @@ def _discover(
     nvidia = _slice_owner(kinds, NVIDIA)
     replicas = _positive(labels[GPU_REPLICAS]) if GPU_REPLICAS in labels else None
 
-    problems = {key for kind in kinds if kind.memory_mib is None and (key := kind.resource + MEMORY_SUFFIX) in labels}
-    if nvidia is not None and replicas is None and GPU_REPLICAS in labels:
-        problems.add(GPU_REPLICAS)
-
+    problems = _label_problems(labels, kinds, has_replicas=nvidia is None or replicas is not None)
     whole = {kind.resource: kind.name for kind in kinds}
     # Also when its amount is 0: with every device unhealthy, an RDMA resource must not count as the cards.
     has_whole = any(resource in allocatable for resource in whole)
@@ -340,10 +343,9 @@ def _discover(
         elif not has_whole:
             for prefix in {kind.prefix for kind in kinds if resource.startswith(f"{kind.prefix}/")}:
                 others.setdefault(prefix, []).append(resource)
-    for prefix in sorted(others):
-        owner = _slice_owner(kinds, prefix)
-        if owner is not None and len(others[prefix]) == 1:
-            add(owner.name, others[prefix][0])
+    for prefix, resources in sorted(others.items()):
+        if len(resources) == 1 and (owner := _slice_owner(kinds, prefix)) is not None:
+            add(owner.name, resources[0])
     for resource in card_labels.devices(allocatable.keys() - named):
         if allocatable[resource] > 0:
             add(card_labels.model(resource, labels) or resource, resource)

@@ -133,38 +133,49 @@ def check_object(
         *unsupported_fields(obj),
     ]
     if kind == "Queue":
-        findings = _queue_limits(obj, object_name(obj), inventory, plugins, shares)
         problem = inventory.parent_problem(object_name(obj))
+        findings = _queue_limits(obj, object_name(obj), inventory, plugins, shares)
         findings += [problem] if problem is not None else []
     elif kind == NAMESPACE_QUEUE:
-        name = f"{namespace_of(obj)}/{object_name(obj)}"
-        ready = inventory.readiness(name)
-        findings = _queue_limits(obj, name, inventory, plugins, shares)
-        if not ready.is_ready:
-            message = f"{ready.reason}: {ready.message.removeprefix('spec.parent: ')}: pods of the queue do not start"
-            findings.append(Finding("warning", "spec.parent", message, PARENT_FORM))
+        findings = _namespace_queue(obj, inventory, plugins, shares)
     elif kind == CARD_BUDGET:
         findings = check_card_budget(obj, inventory, plugins)
     elif kind == "Node":
         findings = check_node(texts(obj, "metadata", "labels"), allocatable(obj), plugins.card_labels)
         findings += _registration(texts(obj, "metadata", "annotations").get(keys.NODE_VGPU_REGISTER))
     else:
-        templates = list(templates_of(obj))
-        charged = [_cards(template, obj, inventory, spelling) for template in templates]
-        findings = [*_workload(obj, templates, charged, inventory)]
-        if kind == "PodGroup":
-            key = str(value_at(obj, "metadata", "namespace") or "default"), object_name(obj)
-            findings += check_first_pods(obj, inventory.first_pods.get(key))
-        if kind == "Job":
-            findings += [*check_job_plugins(as_map(obj.get("spec"))), *check_stages(as_map(obj.get("spec")))]
-        if inventory.priority_classes is not None:
-            ours = [(one.path, one.body) for one in templates if one.scheduler in OUR_SCHEDULERS]
-            findings += check_priority_classes(obj, ours, inventory.priority_classes)
-        for template, cards in zip(templates, charged, strict=True):
-            findings += _template(template, cards, obj, inventory)
-            if template.scheduler in OUR_SCHEDULERS:
-                findings += check_features(template.body, template.path, template.requests(), inventory, unsupported)
+        findings = _of_pods(obj, kind, inventory, spelling, unsupported)
     return [*causes, *findings]
+
+
+def _namespace_queue(obj: Json, inventory: Inventory, plugins: QuotaPlugins, shares: Collection[str]) -> list[Finding]:
+    name = f"{namespace_of(obj)}/{object_name(obj)}"
+    ready = inventory.readiness(name)
+    findings = _queue_limits(obj, name, inventory, plugins, shares)
+    if not ready.is_ready:
+        message = f"{ready.reason}: {ready.message.removeprefix('spec.parent: ')}: pods of the queue do not start"
+        findings.append(Finding("warning", "spec.parent", message, PARENT_FORM))
+    return findings
+
+
+def _of_pods(obj: Json, kind: str, inventory: Inventory, spelling: Spelling, unsupported: Severity) -> list[Finding]:
+    """Findings of a pod, a PodGroup, or an object with pod templates."""
+    templates = list(templates_of(obj))
+    charged = [_cards(template, obj, inventory, spelling) for template in templates]
+    findings = [*_workload(obj, templates, charged, inventory)]
+    if kind == "PodGroup":
+        key = str(value_at(obj, "metadata", "namespace") or "default"), object_name(obj)
+        findings += check_first_pods(obj, inventory.first_pods.get(key))
+    if kind == "Job":
+        findings += [*check_job_plugins(as_map(obj.get("spec"))), *check_stages(as_map(obj.get("spec")))]
+    if inventory.priority_classes is not None:
+        ours = [(one.path, one.body) for one in templates if one.scheduler in OUR_SCHEDULERS]
+        findings += check_priority_classes(obj, ours, inventory.priority_classes)
+    for template, cards in zip(templates, charged, strict=True):
+        findings += _template(template, cards, obj, inventory)
+        if template.scheduler in OUR_SCHEDULERS:
+            findings += check_features(template.body, template.path, template.requests(), inventory, unsupported)
+    return findings
 
 
 def _registration(text: str | None) -> list[Finding]:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+#: Nodes of the syntax tree.
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 #: Distribution to import name, where they differ.
@@ -102,9 +104,25 @@ def test_no_module_has_a_meaningless_name(name: str) -> None:
     assert [path for package in packages() for path in modules(package) if name in (path.stem, path.parent.name)] == []
 
 
-def test_no_module_of_the_product_has_more_than_400_lines() -> None:
-    lengths = {path: path.read_text().count("\n") for package in packages() for path in modules(package)}
-    assert {str(path.relative_to(ROOT)): lines for path, lines in lengths.items() if lines > 400} == {}
+def test_no_class_has_more_than_40_methods_and_no_function_more_than_60_lines() -> None:
+    """Lines of code: without docstring, comments and blank lines. Constructors, which name one field a line: 80."""
+    found: dict[str, int] = {}
+    for package in packages():
+        for path in modules(package):
+            lines, tree = path.read_text().split("\n"), ast.parse(path.read_text())
+            for node in ast.walk(tree):
+                place = f"{path.relative_to(ROOT)}: {getattr(node, 'name', '')}"
+                if isinstance(node, ast.ClassDef):
+                    methods = sum(isinstance(each, FUNCTIONS) for each in node.body)
+                    if methods > 40:
+                        found[place] = methods
+                elif isinstance(node, FUNCTIONS):
+                    body = node.body[1:] if ast.get_docstring(node) else node.body
+                    texts = [line.strip() for line in lines[body[0].lineno - 1 : node.end_lineno]] if body else []
+                    code = sum(bool(text) and not text.startswith("#") for text in texts)
+                    if code > (80 if node.name == "__init__" else 60):
+                        found[place] = code
+    assert found == {}
 
 
 def test_every_class_name_is_unique() -> None:

@@ -177,25 +177,16 @@ def _value_of(text: str) -> Any:
 
 def parse(line: str, job: Key | None = None) -> list[FixStep]:
     """The steps of a printed line. `job`: the workload that `the Job` means. Raises UnknownObjectError."""
-    if line.endswith(RECREATE) and job is not None:
-        text = line.removesuffix(RECREATE)
-        if (change := _CHANGE_AT.match(text)) is not None:
-            return [FixStep("recreate", job, (change[1], _value_of(text[change.end() :])))]
-    if (found := _PLUGIN.fullmatch(line)) is not None:
-        return [FixStep("plugin", value=found[1])]
-    if (found := _ACTIONS.fullmatch(line)) is not None:
-        return [FixStep("actions", value=tuple(filter(None, map(str.strip, found[1].split(",")))))]
+    edit = _edit_of(line, job)
+    if edit is not None:
+        return [edit]
     namespace, words = _words(line)
     match words:
         case ["kubectl", "patch", kind, name, "--type", "merge", "-p", patch]:
             return [FixStep("patch", Key(_KINDS[kind], namespace, name), json.loads(patch))]
         case ["kubectl", "annotate", kind, *rest] if "--overwrite" in rest:
             at = rest.index("--overwrite")
-            pairs = [word.partition("=") for word in rest[at + 1 :]]
-            notes = {
-                key if equals else key.removesuffix("-"): value if equals else None for key, equals, value in pairs
-            }
-            annotated = {"metadata": {"annotations": notes}}
+            annotated = {"metadata": {"annotations": dict(map(_annotation_of, rest[at + 1 :]))}}
             return [FixStep("patch", Key(_KINDS[kind], namespace, name), annotated) for name in rest[:at]]
         case ["kubectl", "scale", kind, name, count]:
             return [FixStep("scale", Key(_KINDS[kind], namespace, name), int(count.removeprefix("--replicas=")))]
@@ -210,6 +201,25 @@ def parse(line: str, job: Key | None = None) -> list[FixStep]:
         case ["capcard-sched", "job", "suspend", name]:
             return [FixStep("suspend", Key(JOB, namespace, name))]
     raise UnknownObjectError(f"not a command of a fix: {line}")
+
+
+def _edit_of(line: str, job: Key | None) -> FixStep | None:
+    """The step of a line that is no command: to create the Job anew, or to edit the scheduler-conf."""
+    if line.endswith(RECREATE) and job is not None:
+        text = line.removesuffix(RECREATE)
+        if (change := _CHANGE_AT.match(text)) is not None:
+            return FixStep("recreate", job, (change[1], _value_of(text[change.end() :])))
+    if (found := _PLUGIN.fullmatch(line)) is not None:
+        return FixStep("plugin", value=found[1])
+    if (found := _ACTIONS.fullmatch(line)) is not None:
+        return FixStep("actions", value=tuple(filter(None, map(str.strip, found[1].split(",")))))
+    return None
+
+
+def _annotation_of(word: str) -> tuple[str, str | None]:
+    """The key and the value of an argument of `kubectl annotate`; None: it is removed."""
+    key, equals, value = word.partition("=")
+    return (key, value) if equals else (key.removesuffix("-"), None)
 
 
 def _words(line: str) -> tuple[str, list[str]]:

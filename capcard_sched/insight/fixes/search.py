@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from contextlib import suppress
 from functools import partial
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -30,7 +30,7 @@ from capcard_sched.model.trials import FixSearch, StartablePods, SuggestedFix
 from capcard_sched.model.workload import display_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from capcard_sched.framework.core import Core
     from capcard_sched.insight.fixes.change import Candidate
@@ -128,17 +128,17 @@ class _FixFinder:
         trial = found.preemption
         helps = trial is not None and trial.starts and not trial.forbidden_by
         may_evict = tuple(dict.fromkeys(one.action for one in trial.evicted)) if trial and helps else ()
-        #: Changes in the order of their trials, with the candidates of the state that they were made for.
-        frontier: list[_Row] = []
-        #: Sets that are tried when the frontier yields no fix: their parts were tried alone, and changed no diagnosis.
-        pairs: list[_Row] = []
         numbers = itertools.count()
         first = candidates(core, self._view, self._job, self._subject.owner, found, may_evict=may_evict)
-        for candidate in first:
-            heappush(frontier, (1, _disruption(candidate), next(numbers), candidate, frozenset(first)))
-        for one, other in itertools.combinations(first, 2):
-            if (both := _merge(one, other)) is not None:
-                heappush(pairs, (2, _disruption(both), next(numbers), both, frozenset(first)))
+        #: Changes in the order of their trials, with the candidates of the state that they were made for.
+        frontier: list[_Row] = [(1, _disruption(one), next(numbers), one, frozenset(first)) for one in first]
+        heapify(frontier)
+        #: Sets that are tried when the frontier yields no fix: their parts were tried alone, and changed no diagnosis.
+        merged = [_merge(one, other) for one, other in itertools.combinations(first, 2)]
+        pairs: list[_Row] = [
+            (2, _disruption(both), next(numbers), both, frozenset(first)) for both in merged if both is not None
+        ]
+        heapify(pairs)
         self._look_ahead(frontier, [])
         base = self._try((), is_last=True)
         fixes: list[tuple[Candidate, bool]] = []
@@ -158,18 +158,22 @@ class _FixFinder:
                 if len(fixes) == _MOST_FIXES:
                     break
             elif steps < _MOST_STEPS:
-                later = known.issuperset(tried.further)
-                for more in tried.further:
-                    merged = _merge(candidate, more)
-                    if merged is not None and frozenset(merged) not in self._known and self._ends_placed(more):
-                        row = (steps + 1, _disruption(merged), next(numbers), merged, frozenset(tried.further))
-                        heappush(pairs if later else frontier, row)
+                rest = pairs if known.issuperset(tried.further) else frontier
+                for both in self._larger(candidate, tried.further):
+                    heappush(rest, (steps + 1, _disruption(both), next(numbers), both, frozenset(tried.further)))
         suggested = [self._suggestion(changes, proven, base) for changes, proven in fixes]
         suggested.sort(key=_rank)
         reach = None if fixes else self._reach()
         return FixSearch(
             goal=self._subject.goal, fixes=tuple(suggested), trials=len(self._known) - 1, bound=self._bound, reach=reach
         )
+
+    def _larger(self, candidate: Candidate, further: Iterable[Candidate]) -> Iterator[Candidate]:
+        """The sets of changes that were not tried, of a candidate and one that its trial found."""
+        for more in further:
+            both = _merge(candidate, more)
+            if both is not None and frozenset(both) not in self._known and self._ends_placed(more):
+                yield both
 
     def _reach(self) -> StartablePods | None:
         """The pods that start if the gang may be smaller: now, and with all other jobs ended."""
