@@ -11,7 +11,6 @@ from capcard_sched.cli.lists import Listing, Printer, field
 from capcard_sched.cli.output import put
 from capcard_sched.cli.queue import LISTING as QUEUES
 from capcard_sched.cli.queue import read_queues
-from capcard_sched.model.quantity import in_units
 from capcard_sched.model.quoting import plural
 from capcard_sched.model.timestamps import span
 from capcard_sched.model.workload import workload_of
@@ -87,14 +86,13 @@ def _most_urgent(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def card_totals(found: ClusterSource) -> list[dict[str, Any]]:
-    """Every whole card over all nodes, in order of name. `free`: of each node, never below 0, together."""
+    """Every whole card over all nodes, in order of name: the sums of `card list`."""
     from capcard_sched.framework.explain.capacity import CapacityReader
 
     sums: dict[str, dict[str, Any]] = {}
-    for card, offers in CapacityReader(found.core.snapshot()).cards.items():
-        row = sums[card] = {"name": card, "nodes": len(offers), "total": 0.0, "used": 0.0, "free": 0.0}
-        for offer in offers:
-            free = max(0, offer.free)
-            for name, amount in (("total", offer.total), ("used", offer.total - offer.free), ("free", free)):
-                row[name] += in_units(offer.resource, amount)
+    for card, use in CapacityReader(found.core.snapshot()).list_cards():
+        row = sums.setdefault(card, {"name": card, "nodes": 0, "total": 0.0, "used": 0.0, "free": 0.0})
+        row["nodes"] += 1
+        for name, amount in (("total", use.total), ("used", use.used), ("free", use.free)):
+            row[name] += amount
     return [row for _, row in sorted(sums.items())]
