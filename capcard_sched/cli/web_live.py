@@ -47,11 +47,14 @@ _FIRST_PATIENCE: Final = 60.0
 #: Seconds without a request and open page after which states are prepared seldom, and the time between two of these.
 _UNWATCHED: Final = 60.0
 _SELDOM: Final = 60.0
+#: Seconds for which an unchanged state is shown, with its ages and periods, and for which views of the ledger are.
+_OLDEST: Final = 60.0
+_RECORDED: Final = 2.0
 #: Seconds between two events: changes in between are one event.
 _PAUSE: Final = 1.0
 #: Seconds without a change after which a stream gets a sign of life.
 _BEAT: Final = 10.0
-#: Seconds between two looks at changes.
+#: Seconds between two reads of changes.
 _TICK: Final = 0.2
 
 
@@ -105,6 +108,8 @@ class _Generation(NamedTuple):
     prepared: PreparedCluster
     #: Document, query and namespaces of a view to its task.
     views: OrderedDict[tuple[object, ...], asyncio.Task[InsightPart]]
+    #: On the monotonic clock.
+    made: float
 
 
 class LiveClusters:
@@ -150,7 +155,7 @@ class LiveClusters:
             await self._wait_prepared(version, _FIRST_PATIENCE)
             view = await self._view(page, query, namespaces)
         since = self._behind_since
-        behind = round(time.monotonic() - since) if since is not None and self._is_behind() else 0
+        behind = round(time.monotonic() - since) if since is not None and self._is_behind() else self._age()
         stale = round(self._held.stale_for() or 0.0)
         moment = msgspec.structs.replace(view.moment, stale=stale, behind=behind)  # type: ignore[attr-defined]
         return msgspec.structs.replace(view, moment=moment)
@@ -160,7 +165,8 @@ class LiveClusters:
         shown = self._shown
         if shown is None:
             raise UnavailableError(self._error or "the first pages are being made")
-        key = page.document, *sorted(query.items()), namespaces
+        now = int(time.monotonic() / _RECORDED) if page.is_recorded else 0
+        key = page.document, *sorted(query.items()), namespaces, now
         if key not in shown.views:
             shown.views[key] = asyncio.create_task(self._make(shown.prepared, page, query, namespaces))
             if len(shown.views) > _MOST_VIEWS:
@@ -214,6 +220,8 @@ class LiveClusters:
             is_watched = time.monotonic() - self._requested < _UNWATCHED
             if self.is_ready and self._is_behind() and (is_watched or self._shown is None):
                 return
+            if is_watched and self._age():
+                return
             try:
                 async with asyncio.timeout(_TICK if not self.is_ready else _SELDOM):
                     await self._wanted.wait()
@@ -223,7 +231,8 @@ class LiveClusters:
 
     async def _prepare(self) -> None:
         """Prepare the present state, and show it."""
-        version = self._next = self._held.version
+        version, begun = self._held.version, time.monotonic()
+        self._next = version
         self._next_behind_since = None
         prepared = PreparedCluster(self._cluster)
         try:
@@ -235,10 +244,10 @@ class LiveClusters:
         if first.error:
             await asyncio.to_thread(prepared.stop)
         else:
-            former, self._shown = self._shown, _Generation(version, prepared, OrderedDict())
+            former, self._shown = self._shown, _Generation(version, prepared, OrderedDict(), begun)
             for page in PAGES:
                 if page.document in first.views:
-                    self._shown.views[page.document, None] = asyncio.create_task(
+                    self._shown.views[page.document, None, 0] = asyncio.create_task(
                         _made(first.views[page.document], page)
                     )
             if former is not None:
@@ -249,8 +258,13 @@ class LiveClusters:
     def _request(self) -> None:
         """Note a request, and wake the worker where the cluster has changed."""
         self._requested = time.monotonic()
-        if self._is_behind():
+        if self._is_behind() or self._age():
             self._wanted.set()
+
+    def _age(self) -> int:
+        """Seconds since a state that is too old for its ages was read; 0 for a younger one."""
+        age = 0.0 if self._shown is None else time.monotonic() - self._shown.made
+        return round(age) if age > _OLDEST else 0
 
     def _is_behind(self) -> bool:
         """Whether the cluster changed after the state that is shown."""
@@ -282,19 +296,19 @@ class LiveClusters:
 
     async def changes(self) -> AsyncIterator[tuple[str, str]]:
         """Events of the cluster: `change` once its state is prepared, `beat`, and `stale` with seconds."""
-        seen = self._version()
+        seen, state = self._version(), self._shown
         yield "beat", str(seen)
         while True:
             self._request()
-            if seen == self._version():
+            if state is self._shown:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_BEAT):
                         await self._prepared.wait()
             stale = self._held.stale_for()
             if stale is None or stale > 0:
                 yield "stale", f"{stale or 0:.0f}"
-            elif self._version() != seen:
-                seen = self._version()
+            elif self._shown is not state:
+                seen, state = self._version(), self._shown
                 yield "change", str(seen)
             else:
                 yield "beat", str(seen)

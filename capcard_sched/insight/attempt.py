@@ -7,6 +7,7 @@ with every other job ended decides whether the job can ever start; with a larger
 from __future__ import annotations
 
 import math
+import re
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -49,6 +50,8 @@ UNTRIED: Final = "A start without the other jobs was not tried"
 NEVER_WITH_NODES: Final = "; with the nodes as they are it never starts"
 #: Stages whose cause an attempt finds anew.
 ATTEMPTED: Final = frozenset({"NotAdmitted", "OverQuota", "ClusterFull", "NoNodeFits", "GangWaiting", "CannotStart"})
+#: Pods that find a node, in a cause.
+_FIT_NOW: Final = re.compile(r" pending pods? fit(s?) now")
 #: Stages of jobs of which the trial without other jobs is worth its cost.
 _MAY_BE_IMPOSSIBLE: Final = (ATTEMPTED - {"CannotStart"}) | {"NotTried"}
 
@@ -131,7 +134,7 @@ class JobAttempt:
                 summary = f"{found.summary}{NEVER_WITH_NODES}"
                 left = unaided.diagnosis
                 if left is not None and left.summary != found.summary:
-                    facts[:0] = [f"With every other job ended: {lower(left.summary)}"]
+                    facts[:0] = [f"With every other job ended: {_without_now(lower(left.summary))}"]
                 return msgspec.structs.replace(found, summary=summary, facts=tuple(facts), starts_alone=False)
         if tries_claims:
             facts[:0] = [claim.text for claim in islice(filter(self._holds, claims), 1)]
@@ -149,7 +152,7 @@ class JobAttempt:
         return msgspec.structs.replace(
             found,
             stage="CannotStart",
-            summary=f"{NEVER}: {cause.replace(' pending pods fit now', ' pods find a node')}",
+            summary=f"{NEVER}: {_without_now(cause)}",
             facts=tuple(fact for fact in last.facts if " free" not in fact or "is not the reason" not in fact),
             pending=last.pending,
             refusals=last.refusals,
@@ -254,3 +257,8 @@ class JobAttempt:
 def _has_minimum(job: Job) -> bool:
     """Whether the minimum has nodes: a gang does not wait for pods without requests, and each of them needs a node."""
     return job.is_ready() and job.ready_tasks >= job.min_available
+
+
+def _without_now(text: str) -> str:
+    """A cause of another state than the present one."""
+    return _FIT_NOW.sub(r" pods find\1 a node", text)

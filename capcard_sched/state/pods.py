@@ -383,8 +383,9 @@ def _job_key_of(facts: PodFacts, ref: ObjectRef, *, ours: bool) -> tuple[str, st
     """The key of the job of a pod, "" for none, and the queue that a pod without a group of its own requests."""
     own_group = f"{_AUTOMATIC_GROUP}{facts.controller_uid or ref.uid}" if ours else ""
     group = _group_of(facts, ours=ours) or own_group
+    job_key = f"{ref.namespace}/{group}" if group else ""
     # Controllers annotate a pod with the group they create for it; such a pod names no group of its own.
-    return f"{ref.namespace}/{group}" if group else "", facts.queue_name if ours and group == own_group else None
+    return job_key, facts.queue_name if ours and group == own_group else None
 
 
 def _group_of(facts: PodFacts, *, ours: bool) -> str:

@@ -37,13 +37,22 @@ class Page(NamedTuple):
     query: frozenset[str] = frozenset()
     #: Runs trials, or reads a database: others need not wait for it.
     is_slow: bool = False
+    #: Reads the ledger, which is written while the cluster stays as it is.
+    is_recorded: bool = False
 
 
 OVERVIEW: Final = Page("/", "/overview", "overview.html", overview, views.Overview)
 #: Pages that most viewers see first: their views are made before the first request.
 FIRST_ADDRESSES: Final = ("/", "/jobs", "/nodes", "/queues")
 USAGE: Final = Page(
-    "/usage", "/usage", "usage.html", usage_view, views.UsageView, frozenset({"since", "by"}), is_slow=True
+    "/usage",
+    "/usage",
+    "usage.html",
+    usage_view,
+    views.UsageView,
+    frozenset({"since", "by"}),
+    is_slow=True,
+    is_recorded=True,
 )
 PAGES: Final = (
     OVERVIEW,
@@ -68,7 +77,9 @@ PAGES: Final = (
     ),
     Page("/nodes", "/nodes", "nodes.html", node_list, views.NodeList, frozenset({"card", "queue", "text", "page"})),
     USAGE,
-    Page("", "/ledger/usage", "", ledger_usage, LedgerUsage, frozenset({"since", "by"}), is_slow=True),
+    Page(
+        "", "/ledger/usage", "", ledger_usage, LedgerUsage, frozenset({"since", "by"}), is_slow=True, is_recorded=True
+    ),
     Page(
         "",
         "/ledger/history",
@@ -77,6 +88,7 @@ PAGES: Final = (
         LedgerHistory,
         frozenset({"since", "name", "namespace"}),
         is_slow=True,
+        is_recorded=True,
     ),
     Page(
         "/what-if",

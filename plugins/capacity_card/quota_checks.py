@@ -14,6 +14,7 @@ import msgspec
 
 from capcard_sched.framework.api.plugin import Grant
 from capcard_sched.framework.quota.limits import QuotaBound, scaled, shortage_at, tightest
+from capcard_sched.model.namespace_queues import missing_text
 from capcard_sched.model.reasons import (
     EMPTY_QUEUE_CAPABILITY,
     GET_TASK_REQUEST_RESOURCE_FAILED,
@@ -320,7 +321,7 @@ class QuotaChecks(CardSelection):
 
     def _unknown_queue(self, hook: _Hook, queue: str) -> Refusal:
         """The ledger has no such queue, or no session has opened it yet."""
-        return self._refusal(hook, queue, QUEUE_NOT_FOUND, QUEUE_NOT_FOUND.render(queue=queue))
+        return self._refusal(hook, queue, QUEUE_NOT_FOUND, QUEUE_NOT_FOUND.render(problem=missing_text(queue)))
 
     def _refusal(
         self, hook: _Hook, queue: str, row: Reason, message: str, *, event: bool = True, pods_too: bool = False

@@ -91,7 +91,7 @@ async def test_pending_objects_show_the_reason_with_figures(
         await cluster.create_all([item for item in [*waits, *nodes, early] if item["kind"] == "PodGroup"])
         await _until_emitted(cluster, "InsufficientScalarQuota", {"waits", "waits-0", "waits-1", "early"})
         await _until_emitted(cluster, "Unschedulable", {"nodes"})
-        await _until_emitted(cluster, "FailedScheduling", {"nodes-0", "nodes-1", "nodes-2"})
+        await _until_emitted(cluster, "CanNeverStart", {"nodes", "nodes-0", "nodes-1", "nodes-2"})
         await _until_emitted(cluster, "GetTaskRequestResourceFailed", {"odd"})
 
         # A pod that the quota rejects: the reason once, from Volcano's source, and in its condition.

@@ -131,12 +131,16 @@ async def test_unused_cards_come_from_the_prometheus_of_the_scheduler_conf(
         async with serving_live(config, "--ledger", database, "--scheduler-conf", str(conf)) as served:
             found: list[Any] = []
 
-            def is_recorded() -> bool:
+            def is_recorded(*, used: bool) -> bool:
                 reply = served.get("/api/v1/ledger/usage?since=1h")
                 found[:] = [reply.json] if reply.status == 200 else []
-                return any(row["used"] for one in found for row in one["rows"])
+                return any(row["used"] or not used for one in found for row in one["rows"])
 
-            await until(lambda: asyncio.to_thread(is_recorded), "held cards are in the ledger", within=_SECONDS)
+            begun = partial(asyncio.to_thread, is_recorded, used=False)
+            await until(begun, "the jobs are in the ledger", within=_SECONDS)
+            # Without a change of its rows the ledger is written twice a minute.
+            await cluster.create(queue("more", cards={A10: 1}))
+            await until(partial(begun, used=True), "held cards are in the ledger", within=_SECONDS)
         server.shutdown()
     (row,) = [row for row in found[0]["rows"] if row["group"] == ["q", A10]]
     assert 0 < row["unused"] < row["measured"] < row["used"]

@@ -45,6 +45,7 @@ RARE = {
     Right("networkpolicies", "get", "networking.k8s.io"),
     Right("podgroups", "get", "scheduling.volcano.sh"),
     Right("queues", "get", "scheduling.volcano.sh"),
+    Right("namespacequeues", "get", "scheduling.volcano.sh"),
     Right("commands", "get", "bus.volcano.sh"),
     Right("jobs", "get", "batch.volcano.sh"),
     Right("cronjobs", "get", "batch.volcano.sh"),

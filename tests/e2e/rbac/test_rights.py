@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from capcard_sched.kube.kinds import KINDS, WatchedKind
-from capcard_sched.model.annotations import CARD_ALLOCATED, QUEUE_ALLOCATION_GATE
+from capcard_sched.model.annotations import CARD_ALLOCATED, CARD_QUOTA, QUEUE_ALLOCATION_GATE
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
@@ -97,6 +97,20 @@ async def _devices(cluster: Cluster) -> None:
     await until_bound(cluster, {"devices"})
 
 
+async def _namespace_queue(cluster: Cluster) -> None:
+    """A gang of a queue of its namespace, whose usage the scheduler writes."""
+    quota = {"name": "team", "annotations": {CARD_QUOTA: '{"A10": 1}'}}
+    spec = {"parent": "cluster/above", "capability": _ROOM}
+    team = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "NamespaceQueue", "metadata": quota, "spec": spec}
+    await cluster.create_all([queue("above", allowedNamespaces=["*"], capability=_ROOM), team])
+    await cluster.create_all(gang("local", 1, queue="namespace/team", cards="A10", requests=_CARD))
+    await until_bound(cluster, {"local-0"})
+    status = {"allocated": {"nvidia.com/gpu": "1"}}
+    await until(
+        cluster, "namespacequeues", "team", metadata={"annotations": {CARD_ALLOCATED: '{"A10":1}'}}, status=status
+    )
+
+
 async def _work(
     installation: Installation, proxy: Proxy, folder: Path, *, between: Path | None = None
 ) -> tuple[Daemon, Daemon]:
@@ -114,6 +128,7 @@ async def _work(
         await lost.struck()
         await _volumes(cluster)
         await _devices(cluster)
+        await _namespace_queue(cluster)
         await cluster.create(pod("gated", schedulingGates=[{"name": QUEUE_ALLOCATION_GATE}]))
         await until_bound(cluster, {"gated"})
         await cluster.patch("pods", "fits-0", {"metadata": {"labels": {"test/evict": "now"}}})

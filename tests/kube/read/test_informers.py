@@ -17,6 +17,7 @@ from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.kinds import KINDS, WatchedKind, chosen_kinds
 from capcard_sched.model import deltas
 from capcard_sched.model.card_budgets import CARD_BUDGET
+from capcard_sched.model.namespace_queues import NAMESPACE_QUEUE
 from capcard_sched.model.objects import ConfigMapObject, NamespaceObject, NodeObject, ObjectMeta, PodObject
 from tests import objects
 from tests.clock import until
@@ -90,7 +91,8 @@ async def test_every_kind_is_listed_when_there_is_none_and_arrives_as_its_delta(
         assert feed.synced
         listed = {objects.change_of(delta) for delta in mirror.deltas}
         assert listed <= {"NamespaceChanged", "PriorityClassChanged"}, "the server's own"
-        served = [kind for kind in KINDS if kind.expected or kind.name == CARD_BUDGET]  # its CRD is installed
+        with_crd = {CARD_BUDGET, NAMESPACE_QUEUE}
+        served = [kind for kind in KINDS if kind.expected or kind.name in with_crd]
         assert [event for _, event, _ in ears.watches if event != "absent"] == ["listed"] * len(served)
         before = len(mirror.deltas)
         await cluster.create_all(made)
