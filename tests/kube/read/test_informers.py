@@ -55,6 +55,7 @@ async def test_existing_objects_come_first_and_then_every_change(furnished: Clus
 #: apiVersion, kind, name, and all else.
 OBJECTS = """
 - [scheduling.k8s.io/v1, PriorityClass, high, {value: 7}]
+- [scheduling.volcano.sh/v1beta1, NamespaceQueue, local, {spec: {parent: cluster/q}}]
 - [capcard-sched.io/v1alpha1, CardBudget, b,
    {spec: {queue: q, period: month, cards: {NVIDIA-H200: 5000h}, whenSpent: stop}}]
 - [v1, ResourceQuota, q, {spec: {hard: {cpu: "9"}}}]
