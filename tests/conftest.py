@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # A test that needs more or fewer has a multiple or a part of these counts.
 settings.register_profile(
     "campaign",
-    max_examples=60,
+    max_examples=80,
     derandomize=True,
     deadline=None,
     database=None,

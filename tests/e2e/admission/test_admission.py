@@ -279,7 +279,7 @@ async def test_certificates_of_cert_manager_are_read_again_and_need_no_rights(
     finally:
         server.stop()
     assert not audit.denied()
-    assert {right.resource for right in audit.used()} == {"queues", "namespaces", "priorityclasses"}
+    assert {right.resource for right in audit.used()} == {"queues", "namespacequeues", "namespaces", "priorityclasses"}
 
 
 @pytest.mark.campaign
