@@ -262,7 +262,7 @@ class Statement:
 
 def _with_devices(node: Node) -> tuple[str, ...]:
     """The uids of the pods on a node that have devices."""
-    return tuple(uid for uid, task in node.tasks.items() if task.device_notes)
+    return tuple([uid for uid, task in node.tasks.items() if task.device_notes])
 
 
 def _gangs(bound: Sequence[Placement]) -> frozenset[str]:
