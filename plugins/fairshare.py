@@ -247,7 +247,7 @@ class Fairshare(Plugin):
 
 
 def max_min(total: int, demand: Mapping[str, int]) -> dict[str, int]:
-    """The max-min fair shares of a total: nobody gets more than the demand, and the rest is divided evenly."""
+    """The max-min fair shares of a total: no share exceeds its demand, and the rest is divided evenly."""
     shares: dict[str, int] = {}
     left = total
     for rank, (name, wanted) in enumerate(sorted(demand.items(), key=lambda row: (row[1], row[0]))):

@@ -36,7 +36,7 @@ _LIMIT = 1_200.0
 
 
 class ClaimWrites(msgspec.Struct, frozen=True):
-    """Send these writes on so many connections."""
+    """Send these writes on this number of connections."""
 
     target: Target
     connections: int

@@ -1,7 +1,7 @@
 """Latency and memory of the pages of `web` on a full cluster, from a file and live: `python -m benchmarks.e2e.pages`.
 
 The cluster is that of `explaining`. Each address is requested with parameters that no other request has: its view
-is made for it. The live server is measured at rest, and while pods change; it records a ledger.
+is made for it. The live server is measured while the cluster is unchanged, and while pods change; it records a ledger.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ async def _live(console: Console, nodes: int, pods: int, count: int, folder: Pat
             peak = [0.0]
             sampling = asyncio.create_task(_peak(pid, peak))
             await asyncio.to_thread(_get, url + "/usage")
-            _show(console, "live, at rest", await _measure(pid, url, 0, count, has_usage=True))
+            _show(console, "live, unchanged", await _measure(pid, url, 0, count, has_usage=True))
             console.print(f"live: {_memory(pid):.0f} MiB, at most {peak[0]:.0f} MiB")
             changing = asyncio.create_task(_change(server))
             watching, behind = asyncio.create_task(_watch(url)), _cpu(pid)

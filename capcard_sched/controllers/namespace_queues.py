@@ -36,6 +36,8 @@ class NamespaceQueueController:
         self._nodes: dict[str, QueueNode] = {}
         self._local: dict[str, Key] = {}
         self._closed: set[str] = set()
+        #: Of `_nodes`; None after a change, each of which has every NamespaceQueue reconciled.
+        self._forest: QueueForest | None = None
 
     def keys(self, kind: str, old: JsonObject | None, new: JsonObject | None) -> Iterator[Key]:
         """Every NamespaceQueue after a change of a queue that one of them may depend on, else the changed one."""
@@ -55,6 +57,7 @@ class NamespaceQueueController:
             if state_of(new) != OPEN:
                 self._closed.add(queue)
         if before != (self._nodes.get(queue), queue in self._closed):
+            self._forest = None
             yield from self._local.values()
         elif queue in self._local:
             yield self._local[queue]
@@ -65,7 +68,9 @@ class NamespaceQueueController:
         name = f"{key.namespace}/{key.name}"
         if queue is None or name not in self._nodes:
             return Result()
-        found = QueueForest(self._nodes).readiness(name)
+        if self._forest is None:
+            self._forest = QueueForest(self._nodes)
+        found = self._forest.readiness(name)
         state = CLOSED if state_of(queue) != OPEN else OPEN
         wanted = {"state": state, "conditions": _conditions(status(queue).get("conditions"), found, now)}
         changed = {field: value for field, value in wanted.items() if status(queue).get(field) != value}

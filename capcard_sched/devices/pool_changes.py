@@ -1,4 +1,4 @@
-"""Which pools changed since some moment, for those who keep something per pool."""
+"""The pools that changed since a number of changes: results that are kept per pool are found again for these."""
 
 from __future__ import annotations
 

@@ -188,35 +188,43 @@ class QueueForest:
     """Queues and NamespaceQueues by id, with the readiness of the latter."""
 
     def __init__(self, nodes: Mapping[str, QueueNode]) -> None:
+        """`nodes` must not change while the forest is in use."""
         self._nodes = nodes
         self._children: dict[str, list[str]] = {}
+        #: `_excess` by queue, and the sums over the children of a queue by its id and the field: queues of one parent
+        #: share them, and those below it.
+        self._excesses: dict[str, str] = {}
+        self._sums: dict[tuple[str, str], Mapping[str, int]] = {}
         for name, node in nodes.items():
             if node.parent:
                 self._children.setdefault(node.parent, []).append(name)
 
     def readiness(self, queue: str) -> Readiness:
         """The readiness of a NamespaceQueue; the cause nearest to the Queue counts, and the lowest of equal ones."""
-        namespace, trail, current = queue.partition("/")[0], list[str](), queue
+        namespace, trail, current = queue.partition("/")[0], dict[str, None](), queue
         while "/" in current:
             node = self._nodes.get(current)
             if current in trail:
                 return Readiness("HierarchyCycle", f"{current} is below itself: {' below '.join([*trail, current])}")
             if node is None:
-                return Readiness("ParentNotFound", f"parent {_shown(current)} of {trail[-1]} does not exist")
+                return Readiness(
+                    "ParentNotFound", f"parent {_shown(current)} of {next(reversed(trail))} does not exist"
+                )
             if node.problem is not None:
                 return Readiness(*node.problem)
-            trail.append(current)
+            trail[current] = None
             current = node.parent
         top = self._nodes.get(current)
         if top is None:
-            return Readiness("ParentNotFound", f"parent {_shown(current)} of {trail[-1]} does not exist")
+            return _without_parent(current, trail)
         if not allows(top.allowed, namespace):
             message = f"spec.allowedNamespaces of queue {current} does not contain namespace {namespace}"
             return Readiness("NamespaceNotAllowed", message)
         for name in reversed(trail):
-            problem = self._excess(name)
-            if problem:
-                return Readiness("ParentConstraintViolation", problem)
+            if name not in self._excesses:
+                self._excesses[name] = self._excess(name)
+            if self._excesses[name]:
+                return Readiness("ParentConstraintViolation", self._excesses[name])
         return _READY
 
     def _excess(self, queue: str) -> str:
@@ -237,16 +245,23 @@ class QueueForest:
                 return f"capability of {name} of {queue} is above that of {_shown(owner)}, {format_amount(name, limit)}"
         parent = self._nodes[node.parent]
         for field in ("guarantee", "deserved"):
-            limits = getattr(parent, field)
-            sums: dict[str, int] = {}
-            for child in self._children[node.parent]:
-                for name, amount in getattr(self._nodes[child], field).items():
-                    sums[name] = sums.get(name, 0) + amount
+            limits, sums = getattr(parent, field), self._summed(node.parent, field)
             for name in sorted(limits.keys() & sums.keys()):
                 if sums[name] > limits[name]:
                     total, most = format_amount(name, sums[name]), format_amount(name, limits[name])
                     return f"{field} of {name} below {_shown(node.parent)} adds up to {total}, above its {most}"
         return ""
+
+    def _summed(self, parent: str, field: str) -> Mapping[str, int]:
+        """The sum of a field over the children of a queue, by resource."""
+        found = self._sums.get((parent, field))
+        if found is None:
+            sums: dict[str, int] = {}
+            for child in self._children[parent]:
+                for name, amount in getattr(self._nodes[child], field).items():
+                    sums[name] = sums.get(name, 0) + amount
+            found = self._sums[parent, field] = sums
+        return found
 
     def _capability_above(self, queue: str, resource: str) -> tuple[str, int | None]:
         """The nearest queue above with a capability of a resource."""
@@ -257,6 +272,11 @@ class QueueForest:
                 return current, self._nodes[current].capability[resource]
             current = self._nodes[current].parent
         return "", None
+
+
+def _without_parent(parent: str, trail: Mapping[str, None]) -> Readiness:
+    """The readiness of queues below a parent that does not exist. `trail`: ids, that of its child last."""
+    return Readiness("ParentNotFound", f"parent {_shown(parent)} of {[*trail][-1]} does not exist")
 
 
 def _shown(queue: str) -> str:

@@ -60,7 +60,7 @@ class WaitingBinds:
                 self._report(bind, state.waiting)
                 break
         for seconds in sorted({0, *(wanted.timeout for wanted in bind.claims or ())}):
-            self._store.clock.after(seconds * SECOND, partial(self._look, key))
+            self._store.clock.after(seconds * SECOND, partial(self._continue, key))
         return True
 
     def _allocations(self, bind: Bind) -> Iterator[Allocation | None]:
@@ -84,9 +84,9 @@ class WaitingBinds:
         for key, binds in self._groups.items():
             names = {(bind.namespace, wanted.claim) for bind in binds for wanted in bind.claims or ()}
             if change.key in names:
-                self._store.clock.after(0, partial(self._look, key))
+                self._store.clock.after(0, partial(self._continue, key))
 
-    def _look(self, key: str) -> None:
+    def _continue(self, key: str) -> None:
         """Continues the bindings of a group if all its devices are ready, or one of them cannot be prepared."""
         binds = self._groups.get(key, [])
         states = [self._state(bind, wanted) for bind in binds for wanted in bind.claims or ()]

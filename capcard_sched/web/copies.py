@@ -44,7 +44,7 @@ def begin_view(cluster: Callable[[], Cluster], page: Page, query: Mapping[str, s
 
 
 def as_copy(seconds: int) -> None:
-    """In a copy of the server: take no signals for it, and end after so many seconds."""
+    """In a copy of the server: restore the default handlers of signals, and end after `seconds`."""
     signal.set_wakeup_fd(-1)  # that of the event loop belongs to the server
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,33 +24,27 @@ class Assumptions:
         #: Whether limits that follow from the size of the cluster do not apply: more nodes would lift them.
         self.growing = False
 
-    @contextmanager
-    def plan_nominations(self) -> Iterator[None]:
+    def plan_nominations(self) -> AbstractContextManager[None]:
         """While it is open, quotas count releasing tasks as gone."""
-        before, self.nominating = self.nominating, True
-        try:
-            yield
-        finally:
-            self.nominating = before
+        return self._assume("nominating")
 
-    @contextmanager
-    def complete_gangs(self) -> Iterator[None]:
+    def complete_gangs(self) -> AbstractContextManager[None]:
         """While it is open, fair shares do not limit placements."""
-        self.completing = True
-        try:
-            yield
-        finally:
-            self.completing = False
+        return self._assume("completing")
 
-    @contextmanager
-    def assume_growth(self) -> Iterator[None]:
+    def assume_growth(self) -> AbstractContextManager[None]:
         """While it is open, only limits of objects apply, none that follow from the size of the cluster."""
-        before, self.growing = self.growing, True
-        try:
-            yield
-        finally:
-            self.growing = before
+        return self._assume("growing")
 
     def assume_admission(self) -> AbstractContextManager[None]:
         """Open it for votes on admission: with an autoscaler the size of the cluster does not limit them."""
         return self.assume_growth() if self._carry_over.expects_nodes else nullcontext()
+
+    @contextmanager
+    def _assume(self, name: Literal["nominating", "completing", "growing"]) -> Iterator[None]:
+        before = getattr(self, name)
+        setattr(self, name, True)
+        try:
+            yield
+        finally:
+            setattr(self, name, before)

@@ -42,7 +42,7 @@ def usage(harness: Harness, queue: str = "q") -> dict[str, float]:
 
 
 def session(harness: Harness, after: float = 1.0) -> Any:
-    """A session so many seconds after the last step."""
+    """A session `after` seconds from the last one."""
     harness.core.resync()
     return harness.step(harness.now + after)
 
