@@ -147,9 +147,9 @@ class PodConditions:
         for task in sorted((*job.pending.values(), *gated), key=lambda task: task.name):
             outcome, known = session.results.outcome_of(task.uid), self._written.get(task.uid)
             if task.gates:
-                self._ungate(session, job, task, self._reason(session, job, task), events, intents)
+                self._ungate(session, job, task, self._reason(session, job, task, texts), events, intents)
                 continue
-            reason = self._reason(session, job, task) if self._is_precise else ""
+            reason = self._reason(session, job, task, texts) if self._is_precise else ""
             if outcome is None or (outcome.kind == "refused" and not outcome.message):
                 repeats = known is not None and known.reported and reason in (known.reason, "")
                 if repeats and job.key not in session.changed.jobs:
@@ -194,7 +194,7 @@ class PodConditions:
 
     # --- reasons ----------------------------------------------------------------------------------------------------
 
-    def _reason(self, session: Session, job: Job, task: Task) -> str:
+    def _reason(self, session: Session, job: Job, task: Task, texts: _Texts) -> str:
         """The reason of a pending pod: by group, quota, order and nodes, in this order."""
         outcome = session.results.outcome_of(task.uid)
         if task.unsupported:
@@ -215,13 +215,9 @@ class PodConditions:
             return _GANG
         if outcome is not None and outcome.kind == "refused":
             return self._claims.of(job.key).get(task.uid, _QUOTA)
-        if outcome is None and not self._was_attempted(session, job):
+        if outcome is None and not texts.was_attempted:
             return _ORDER
         return self._claims.of(job.key).get(task.uid, _ORDER)
-
-    @staticmethod
-    def _was_attempted(session: Session, job: Job) -> bool:
-        return any(session.results.outcome_of(uid) is not None for uid in job.pending)
 
     def _release_reason(self, session: Session, job: Job, task: Task, outcome: TaskOutcome) -> str:
         """`ReleasePending` until the releasing pods should be gone, then `Unschedulable`."""
@@ -250,7 +246,7 @@ def report_ungated(session: Session, ref: ObjectRef, queue: str, events: Session
 
 
 class _Texts:
-    """The texts that pending pods of one job share, computed on demand."""
+    """What pending pods of one job share, computed on demand."""
 
     def __init__(
         self,
@@ -263,6 +259,7 @@ class _Texts:
         self._session, self._job, self._claims, self._written = session, job, claims, written
         self._job_text: str | None = None
         self._missing: str | None = None
+        self._was_attempted: bool | None = None
 
     def __str__(self) -> str:
         """The text of a pod without an outcome of its own."""
@@ -270,6 +267,14 @@ class _Texts:
             job = self._job
             self._job_text = self._session.job_fit_error(job) if job.uid else refusal_of(job).message
         return self._job_text
+
+    @property
+    def was_attempted(self) -> bool:
+        """Whether the session tried a pending pod of the job."""
+        if self._was_attempted is None:
+            results = self._session.results
+            self._was_attempted = any(results.outcome_of(uid) is not None for uid in self._job.pending)
+        return self._was_attempted
 
     def with_missing_nodes(self, message: str) -> str:
         """The message, and for a gang below its minimum the pods that have quota and no node."""

@@ -2,7 +2,8 @@
 
 A ranking is built once per session with one vector evaluation over all classes that have rows (`node_classes`). A
 placement moves one row to another class; a ranking reads the log of these moves on its next use. The classes that the
-best ones become with one more pod are scored in one call: hooks get hypothetical rows whose `used` includes the pod.
+best ones become with one more pod are scored in one call, the best one several pods ahead: hooks get hypothetical rows
+whose `used` includes the pods.
 
 Only the best classes are in a sorted list. Classes outside it sort behind its floor, so that neither the build nor a
 placement sorts all of them.
@@ -41,6 +42,9 @@ _LISTED = 64
 _LONG_LIST = 512
 #: Classes that are scored with one more pod in one call.
 _SCORED_AHEAD = 8
+#: Pods that the best class is scored ahead: a node that binpack fills takes one after the other. With 1 in place of 8,
+#: scene V3 (shared cards, 1,000 nodes, 10,000 pods) makes 3,086 calls of the hooks in place of @@.
+_STEPS_AHEAD = 8
 
 #: Number of changed classes up to which they are processed without arrays.
 _FEW_EVENTS = 32
@@ -50,6 +54,7 @@ _NEVER = float("-inf")
 _LOWEST = -sys.float_info.max
 #: Threshold of resources that are not requested: any node meets it.
 _ANY = np.iinfo(np.int64).min
+_STEPS = np.arange(1, _STEPS_AHEAD + 1, dtype=np.int64)
 #: The floor before the first list, and the floor when every class is listed.
 _NOTHING_LISTED: _Entry = (_NEVER, -1, -1)
 _EVERYTHING_LISTED: _Entry = (float("inf"), 1 << 62, 0)
@@ -112,8 +117,8 @@ class Ranking:
         self._successors = classes.successors(self._signature.cls)
         #: Score by class, float64 [size]; NaN where unknown.
         self._scores: Scores = np.full(len(classes.first), np.nan)
-        #: Class to its score with one more pod.
-        self._scores_after: dict[int, float] = {}
+        #: Class to its scores with one more pod, and with further ones if they are known.
+        self._scores_after: dict[int, list[float]] = {}
         self._listed: list[_Entry] = []
         self._head = 0
         self._floor = _NOTHING_LISTED
@@ -158,15 +163,20 @@ class Ranking:
         scores[fits] = found
         return scores
 
-    def _with_one_more(self, numbers: list[int]) -> list[float]:
-        """Scores of classes (at least one) with one more pod."""
+    def _score_ahead(self, numbers: list[int], steps: int) -> list[float]:
+        """Scores of the first class with one, two, ... `steps` more pods, then of each other class with one more."""
         classes, cls = self._node_classes, self._signature.cls
-        charged = classes.charged.take(numbers, axis=0) + cls.charge
+        repeated = numbers[:1] * (steps - 1) + numbers
+        pods = np.ones((len(repeated), 1), dtype=np.int64)
+        pods[:steps, 0] = _STEPS[:steps]
+        charged = classes.charged.take(repeated, axis=0) + pods * cls.charge
         held = None
         if classes.held is not None:
-            held = np.array([classes.after(classes.held[number], cls) for number in numbers])
+            first = classes.held[numbers[0]]
+            ahead = [first := classes.after(first, cls) for _ in range(steps)]
+            held = np.array([*ahead, *(classes.after(classes.held[number], cls) for number in numbers[1:])])
         scores: list[float] = self._score(
-            classes.example.take(numbers), classes.allocatable.take(numbers, axis=0), charged, held
+            classes.example.take(repeated), classes.allocatable.take(repeated, axis=0), charged, held
         ).tolist()
         return scores
 
@@ -359,6 +369,12 @@ class Ranking:
                     break
                 if other not in known and other not in wanted and self._node_classes.rows[other]:
                     wanted.append(other)
-            known.update(zip(wanted, self._with_one_more(wanted), strict=True))
-        score = self._scores[after] = known.pop(node_class)
+            steps = min(count, _STEPS_AHEAD)
+            scores = self._score_ahead(wanted, steps)
+            known[node_class] = scores[:steps]
+            known.update((other, [score]) for other, score in zip(wanted[1:], scores[steps:], strict=True))
+        score, *further = known.pop(node_class)
+        self._scores[after] = score
+        if further:
+            known.setdefault(after, further)
         return score

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import Mask
     from capcard_sched.framework.session.snapshot import Snapshot
     from capcard_sched.model.job import Job, Node
+    from capcard_sched.model.resources import Matrix, Vector
     from capcard_sched.model.task_class import TaskClass
 
 
@@ -26,6 +27,14 @@ class _Places(NamedTuple):
 
     pods: int
     resource: str
+
+
+class _Shapes(NamedTuple):
+    """Nodes with equal amounts and cards: amounts (int64 [shapes, resources]), cards, and nodes (int64 [shapes])."""
+
+    allocatable: Matrix
+    cards: list[frozenset[str]]
+    nodes: Vector
 
 
 _NO_CARDS: frozenset[str] = frozenset()
@@ -46,6 +55,8 @@ class NodePlaces:
         self._counts: dict[tuple[bytes, frozenset[str], frozenset[str] | None], _Places | None] = {}
         #: Name of a node to its generation and its cards.
         self._cards: dict[str, tuple[int, frozenset[str]]] = {}
+        #: The shapes of nodes: O(shapes) in place of O(nodes) per class. (Scene W3 counts 122 classes on 1,000 nodes.)
+        self._shapes: _Shapes | None = None
 
     def take_change(self, snapshot: Snapshot) -> bool:
         """Whether amounts or cards of nodes changed since the last call. O(nodes) where a node changed."""
@@ -64,7 +75,7 @@ class NodePlaces:
         for node in table.nodes:
             changed |= self._cards_of(snapshot, node) != former.get(node.name, (-1, _NO_CARDS))[1]
         if changed:
-            self._amounts, self._is_changed = amounts, True
+            self._amounts, self._is_changed, self._shapes = amounts, True, None
             self._places.clear()
             self._counts.clear()
 
@@ -99,18 +110,30 @@ class NodePlaces:
 
     def _sum(self, snapshot: Snapshot, cls: TaskClass, wanted: frozenset[str] | None) -> _Places | None:
         """`wanted`: cards of which a node must have one; None for any node."""
-        table, columns = snapshot.nodes, np.flatnonzero(cls.fit_request)
-        usable: Mask = table.allocatable[:, PODS_COLUMN] > 0
+        if self._shapes is None:
+            self._shapes = self._shapes_of(snapshot)
+        shapes, columns = self._shapes, np.flatnonzero(cls.fit_request)
+        usable: Mask = shapes.allocatable[:, PODS_COLUMN] > 0
         if wanted is not None:
-            usable &= np.array([not wanted.isdisjoint(self._cards_of(snapshot, node)) for node in table.nodes])
+            usable &= np.array([not wanted.isdisjoint(cards) for cards in shapes.cards])
         if not usable.any():
             return None
-        fitting = table.allocatable[usable][:, columns] // cls.fit_request[columns]
-        sums = fitting.sum(axis=0).tolist()
-        counts = dict(zip((snapshot.resources.names[column] for column in columns), sums, strict=True))
+        fitting = shapes.allocatable[usable][:, columns] // cls.fit_request[columns]
+        nodes = shapes.nodes[usable]
+        counts = dict(
+            zip((snapshot.resources.names[column] for column in columns), (nodes @ fitting).tolist(), strict=True)
+        )
         if cls.unoffered:  # a resource that no node has ever had has no column
             return _Places(0, min(cls.unoffered))
-        return _Places(int(fitting.min(axis=1).sum()), min(counts, key=lambda name: (counts[name], name)))
+        return _Places(int(nodes @ fitting.min(axis=1)), min(counts, key=lambda name: (counts[name], name)))
+
+    def _shapes_of(self, snapshot: Snapshot) -> _Shapes:
+        table = snapshot.nodes
+        rows: dict[tuple[bytes, frozenset[str]], list[int]] = {}
+        for row, node in enumerate(table.nodes):
+            rows.setdefault((table.allocatable[row].tobytes(), self._cards_of(snapshot, node)), []).append(row)
+        allocatable = table.allocatable[[found[0] for found in rows.values()]]
+        return _Shapes(allocatable, [cards for _, cards in rows], np.array([len(found) for found in rows.values()]))
 
     def _cards_of(self, snapshot: Snapshot, node: Node) -> frozenset[str]:
         known = self._cards.get(node.name)

@@ -194,6 +194,7 @@ class Statement:
                 for task in record.tasks if annotations else ():
                     session.state.assume_device_notes(task, annotations.get(task.uid, {}))
                 namespace, queue = record.job.namespace, record.job.queue
+                devices = {node: _with_devices(node) for node in set(record.nodes)} if shared else {}
                 binds += [
                     Bind(
                         namespace,
@@ -205,7 +206,7 @@ class Statement:
                         locks.get(uid, "") if locks else "",
                         queue,
                         shared.get(uid, "") if shared else "",
-                        _with_devices(node) if uid in shared else (),
+                        devices[node] if uid in shared else (),
                         claims.get(uid) or UNSET if claims else UNSET,
                         record.job.key if record.job.key in gangs else UNSET,
                         QUEUE_ALLOCATION_GATE if task.gates else UNSET,
