@@ -30,15 +30,15 @@ _UNSERVED: Final = {Right("podgroups", verb, "scheduling.k8s.io") for verb in ("
 async def test_the_component_grants_exactly_the_rights_in_use(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:
-    installation = await install(cluster, overlay(tmp_path, "web"))
-    own = [each for each in installation.objects if each["metadata"].get("labels", {}).get("app") == NAME]
-    await set_the_scene(cluster)
+    await set_the_scene(cluster)  # before the policies, which refuse the status of a PodGroup from a user
     await cluster.create(job("train", 1, minAvailable=1))
     for kind, name, labels in _OWNERS.values():
         made = pod(f"{name}-0", labels=labels)
         owner = {"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": name, "controller": True}
         made["metadata"]["ownerReferences"] = [owner]
         await cluster.create(made)
+    installation = await install(cluster, overlay(tmp_path, "web"))
+    own = [each for each in installation.objects if each["metadata"].get("labels", {}).get("app") == NAME]
     flags = [word for word in await flags_of(cluster, NAME) if not word.startswith("--listen-address=")]
     assert "--authentication=token" in flags
     audit, token = Audit(control_plane, f"system:serviceaccount:{SYSTEM}:{NAME}"), control_plane.token("admin")
