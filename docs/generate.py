@@ -138,7 +138,7 @@ def plugins_page() -> str:
         plugin = registry.plugin(name)
         if plugin is not None and plugin.__module__.startswith("capcard_sched."):
             declared = {hook.kind for hook in declared_hooks(plugin).values()}
-            names = [hook.method for hook in HOOKS if hook.method in declared or hasattr(plugin, hook.method)]
+            names = [hook.method for hook in HOOKS if hook.method in declared or plugin.implements(hook.method)]
             implemented = [f"`{name}`" for name in names]
             lines += _section(name, plugin)
             lines += [f"Hooks: {', '.join(implemented)}.", ""]

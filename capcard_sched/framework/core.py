@@ -151,7 +151,7 @@ class Core:
         self._dispatch = Dispatch(tiers)
         plugins = self._dispatch.plugins
         #: Name, hook and method of the plugins that prepare or open sessions, in order.
-        hooks = [(one.name, hook, getattr(one, hook, None)) for hook in ("prepare", "open") for one in plugins]
+        hooks = [(one.name, hook, one.method(hook)) for hook in ("prepare", "open") for one in plugins]
         self._starts = [(name, hook, start) for name, hook, start in hooks if start is not None]
         self._queue_warnings = QueueWarnings(conf.quota_plugins)
         self._state.card_labels = conf.quota_plugins.card_labels

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job
     from capcard_sched.model.task_class import TaskClass
 
+#: Name of the plugin in the scheduler-conf.
+NAME: Final = "capacity-card"
 ServiceType: TypeAlias = Literal["inference", "training", "unknown"]
 
 

@@ -2,61 +2,45 @@
 
 Sums by queue and bounds on further pods come from `framework/quota`. Inputs: `card_inventory` (of nodes), `cards` (of
 pods), `minimum` (request of a job), `quota` (limits and accounts of a queue). Usage: `charge`, `ledger`. Hooks by
-subject, each a class above the one before: `selection`, `quota_checks` with `multi_card_admission`, `reclaim`, and here
-the accounts and reports.
+subject: `selection`, `admission_check` with `multi_card_admission`, `allocation_check`, `reclaim`, `reports`, and here
+the accounts.
 """
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from capcard_sched.framework.api.plugin import Sample
-from capcard_sched.model.annotations import CARD_ALLOCATED, CARD_ASSIGNED, CARD_REQUEST, SERVICE_TYPE
-from capcard_sched.model.cards import CARD
-from capcard_sched.model.explanation import JobCards, PodCards
-from capcard_sched.model.reasons import (
-    CARD_NAME_MISSING,
-    GET_TASK_REQUEST_RESOURCE_FAILED,
-    INVALID_CARD_LABEL,
-    INVALID_CARD_QUOTA,
-    INVALID_CARD_REQUEST,
-    INVALID_SERVICE_TYPE,
-)
-from capcard_sched.model.report_once import ReportOnce
-from capcard_sched.model.status import COMPLETED_STATUSES, TaskStatus
-from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
-from capcard_sched.plugins.capacity_card.card_flow import sum_of
-from capcard_sched.plugins.capacity_card.charge import PLAIN, alternatives_of
-from capcard_sched.plugins.capacity_card.ledger import CHARGED_STATUSES
-from capcard_sched.plugins.capacity_card.quota_checks import POD_COMPONENT
+from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.model.annotations import CARD_ASSIGNED
+from capcard_sched.plugins.capacity_card.accounts import CardAccounts
+from capcard_sched.plugins.capacity_card.admission_check import AdmissionCheck
+from capcard_sched.plugins.capacity_card.allocation_check import AllocationCheck
+from capcard_sched.plugins.capacity_card.arguments import NAME, CapacityCardArguments
 from capcard_sched.plugins.capacity_card.reclaim import CardReclaim
+from capcard_sched.plugins.capacity_card.refusals import QuotaRefusals
+from capcard_sched.plugins.capacity_card.reports import CardReports
+from capcard_sched.plugins.capacity_card.selection import CardSelection
 from capcard_sched.validation.names import check_qualified, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Mapping
 
     from capcard_sched.framework.api.arguments import ArgumentReader
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
-    from capcard_sched.model.reasons import Reason
-    from capcard_sched.model.task_class import TaskClass
-    from capcard_sched.plugins.capacity_card.quota import QueueAccount
-
-#: The action that evicts across queues.
-_RECLAIM: Final = "reclaim"
 
 
-class CapacityCard(CardReclaim):
+class CapacityCard(Plugin):
     """Limits queues and subtrees by card model at enqueue, allocate and preempt, and reclaims cards from training jobs.
 
-    Keeps and exports the accounts of jobs and queues, and emits one event per malformed object.
+    Keeps the accounts of jobs and queues, which its parts read.
     """
 
-    name = "capacity-card"
+    name = NAME
+    Arguments = CapacityCardArguments
+    arguments: CapacityCardArguments
+    Parts = CardSelection, AdmissionCheck, AllocationCheck, CardReclaim, CardReports
 
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> CapacityCardArguments:
@@ -74,220 +58,42 @@ class CapacityCard(CardReclaim):
         return arguments
 
     def setup(self) -> None:
-        super().setup()
-        #: (victim's queue, reclaimer's queue, card of the victim or "") to pods evicted by reclaim.
-        self.evictions: dict[tuple[str, str, str], int] = {}
-        #: Per reason, the malformed jobs by key and whether their event was emitted.
-        self._invalid_jobs: dict[Reason, dict[str, bool]] = {INVALID_CARD_REQUEST: {}, INVALID_SERVICE_TYPE: {}}
-        #: Job key to the uids of the pods with an event.
-        self._reported_pods: ReportOnce[str, str] = ReportOnce()
+        self.accounts = CardAccounts(self.arguments)
+        self._ledger, self._demands = self.accounts.ledger, self.accounts.demands
+        self._refusals = QuotaRefusals()
+        selection = CardSelection(self.accounts)
+        self._admission = AdmissionCheck(self.accounts, self._refusals)
+        self._allocation = AllocationCheck(self.accounts, selection, self._refusals)
+        self.reports = CardReports(self.accounts, self._refusals)
+        reclaim = CardReclaim(self.accounts, selection)
+        self.parts = selection, self._admission, self._allocation, reclaim, self.reports
 
     def open(self, session: Session) -> None:
-        super().open(session)
-        self.demands.open(session)
-        renamed = self.inventory.refresh(session, self.ledger.held_cards())
-        self._renames += bool(renamed)
-        # A change of everything includes a new accounting of shared devices.
-        if renamed or session.changed.everything or self.demands.over_capacity:
-            self.demands.forget()
-        claimed = self.demands.claims.open(session)
-        if claimed:
-            self.demands.forget_claims()
-        queues, jobs = self.ledger.refresh(session, renamed, claimed)
-        self._report_invalid(session, queues, jobs)
-
-    def close(self, session: Session) -> None:
-        for intent in session.results.evictions:
-            victim = session.snapshot.tasks_by_uid.get(intent.uid)
-            if intent.reason != _RECLAIM or victim is None or victim.job is None:
-                continue
-            charge = self.ledger.charge_of(victim)
-            key = victim.job.queue, intent.queue, charge.card if charge is not None else ""
-            self.evictions[key] = self.evictions.get(key, 0) + 1
-        if self.arguments.publish_card_usage:
-            self._publish_card_usage(session)
-
-    def job_cards(self, job: Job) -> JobCards | None:
-        account = self.ledger.jobs.get(job.key)
-        if account is None:
-            return None
-        self.ledger.current(account)
-        return JobCards(account.allocated.cards, account.inqueue.cards)
-
-    def pod_cards(self, cls: TaskClass) -> PodCards | None:
-        demand = self.demands.of(cls)
-        return PodCards(demand.names, demand.alternatives, demand.amount, demand.error)
+        self._refusals.open(session)
+        self._admission.follow(session)
+        self._allocation.follow(session)
+        queues, jobs = self.accounts.refresh(session)
+        self.reports.report_invalid(session, queues, jobs)
 
     def queue_order(self, queue: Queue) -> tuple[int, float]:
         """Higher `spec.priority` first, then the lower share; equal keys leave the order to the next plugin."""
-        account = self.ledger.queues.get(queue.name)
+        account = self._ledger.queues.get(queue.name)
         return -queue.priority, account.share if account is not None else 0.0
 
     def on_allocate(self, placement: Placement) -> None:
-        self.ledger.charge(placement)
+        self._ledger.charge(placement)
 
     def on_deallocate(self, placement: Placement) -> None:
-        self.ledger.discharge(placement)
+        self._ledger.discharge(placement)
 
     def bind_annotations(self, placement: Placement) -> dict[str, dict[str, str]] | None:
         """The card of a pod at its binding, unless `card.name` names one; after a restart its node precedes."""
-        demand = self.demands.of(placement.cls)
+        demand = self._demands.of(placement.cls)
         if len(demand.names) < 2 and not (demand.inferred or demand.by_claims):
             return None
-        charges, found = self.ledger.charges_of(placement.job), {}
+        charges, found = self._ledger.charges_of(placement.job), {}
         for task in placement.tasks:
             charge = charges.get(task.uid)
             if charge is not None and charge.card:
                 found[task.uid] = {CARD_ASSIGNED: charge.card}
         return found
-
-    def _publish_card_usage(self, session: Session) -> None:
-        """Annotate the queues whose annotation differs from the usage of their subtree. O(queues)."""
-        for name, account in self.ledger.queues.items():
-            queue, usage = session.queues[name], _card_usage(account.subtree.allocated.cards)
-            if queue.annotations.get(CARD_ALLOCATED) != usage:
-                session.results.annotate_queue(queue, {CARD_ALLOCATED: usage})
-
-    def metrics(self) -> Iterator[Sample]:
-        """All current series. Sums of a parent include the queues below it. O(queues x their cards)."""
-        ledger, inventory = self.ledger, self.inventory
-        queues = ledger.queues
-        ledger.recompute()
-        for name in sorted(queues):
-            yield from _of_queue(queues[name])
-        # Cards in quotas or in use, also those no node offers: their total is exported as 0.
-        limited = {card for account in queues.values() for card in account.quota.cards if account.quota.limit(card)}
-        totals = Counter(inventory.totals)
-        totals.update(self.demands.claims.totals(inventory))
-        for card in sorted(totals.keys() | limited | ledger.held_cards()):
-            yield Sample("card_total", {"card": card}, totals[card] / CARD)
-        for card, service in sorted(ledger.by_service):
-            amount = ledger.by_service[card, service] / CARD
-            yield Sample("card_allocated", {"card": card, "service_type": service}, amount)
-        for (name, hook, code), count in sorted(self.refusals.items()):
-            if name in queues:
-                labels = {"queue_name": name, "hook": hook, "reason": code}
-                yield Sample("capacity_card_refusals_total", labels, count)
-        for (victim, reclaimer, card), count in sorted(self.evictions.items()):
-            if victim in queues and reclaimer in queues:
-                labels = {"victim_queue": victim, "reclaimer_queue": reclaimer, "card": card}
-                yield Sample("capacity_card_evictions_total", labels, count)
-        invalid = [
-            ("Node", INVALID_CARD_LABEL, inventory.invalid_labels),
-            *(("PodGroup", reason, len(jobs)) for reason, jobs in self._invalid_jobs.items()),
-            ("Queue", INVALID_CARD_QUOTA, sum(1 for account in queues.values() if account.quota.problem)),
-        ]
-        for kind, reason, count in invalid:
-            yield Sample("capacity_card_invalid_objects", {"kind": kind, "reason": reason.code}, count)
-        yield Sample("capacity_card_internal_errors_total", {}, ledger.internal_errors)
-
-    def _report_invalid(self, session: Session, queues: Iterable[Queue], jobs: Iterable[Job]) -> None:
-        """Emit one event per malformed object, of the queues and jobs that were rebuilt. O(their pods)."""
-        for queue in queues:
-            problem = self.ledger.queues[queue.name].quota.problem
-            if problem:
-                message = INVALID_CARD_QUOTA.render(detail=problem, queue=queue.name)
-                session.results.notice(queue, INVALID_CARD_QUOTA, message)
-        for job in jobs:
-            self._report_job(session, job)
-            self._report_pods(session, job)
-        alive = self.ledger.jobs
-        self._reported_pods.keep(alive)
-        for reason, invalid in self._invalid_jobs.items():
-            self._invalid_jobs[reason] = {key: reported for key, reported in invalid.items() if key in alive}
-
-    def _report_job(self, session: Session, job: Job) -> None:
-        if CARD_REQUEST not in job.annotations and SERVICE_TYPE not in job.annotations:
-            for jobs in self._invalid_jobs.values():
-                jobs.pop(job.key, None)
-            return
-        problem, service = self.minimum.request_of(job).problem, job.annotations.get(SERVICE_TYPE, "")
-        known = service in ("", "inference", "training")
-        texts = {
-            INVALID_CARD_REQUEST: INVALID_CARD_REQUEST.render(detail=problem) if problem else "",
-            INVALID_SERVICE_TYPE: "" if known else INVALID_SERVICE_TYPE.render(value=service),
-        }
-        for reason, text in texts.items():
-            invalid = self._invalid_jobs[reason]
-            if not text:
-                invalid.pop(job.key, None)
-            elif not invalid.get(job.key):
-                # Without pods the refusal at enqueue reports a request; with pods it is ignored, which needs an event.
-                has_pods = any(task.status not in COMPLETED_STATUSES for task in job.tasks.values())
-                invalid[job.key] = has_pods or reason is INVALID_SERVICE_TYPE
-                if invalid[job.key]:
-                    session.results.notice(job, reason, text)
-
-    def _report_pods(self, session: Session, job: Job) -> None:
-        """Emit events for pending pods without a card name, and for placed pods whose charge cannot be computed."""
-        for cls in {task.cls for task in job.tasks.values()}:
-            demand = self.demands.of(cls)
-            if demand.unnamed or demand.error:
-                break
-        else:
-            self._reported_pods.forget(job.key)
-            return
-        charges = self.ledger.jobs[job.key].charges
-        found: dict[str, tuple[Task, Reason, str]] = {}
-        for uid, task in job.tasks.items():
-            demand, charge = self.demands.of(task.cls), charges.get(uid)
-            if demand.unnamed and not demand.error and task.status is TaskStatus.PENDING:
-                row = CARD_NAME_MISSING
-                message = row.render(resource=demand.unnamed, queue=job.queue)
-            elif demand.error and task.status in CHARGED_STATUSES and (charge is None or not charge.complete):
-                row = GET_TASK_REQUEST_RESOURCE_FAILED
-                message = row.render(queue=job.queue, error=demand.error)
-            else:
-                continue
-            found[uid] = task, row, message
-        for uid in self._reported_pods.update(job.key, found):
-            session.results.notice(*found[uid], POD_COMPONENT)
-
-
-def _card_usage(cards: dict[str, int]) -> str | None:
-    """JSON of card to whole cards, sorted, without zeros; None when nothing is held."""
-    held = {card: -(-amount // CARD) for card, amount in sorted(cards.items()) if amount > 0}
-    return json.dumps(held, separators=(",", ":")) if held else None
-
-
-def _of_queue(account: QueueAccount) -> Iterator[Sample]:
-    queue, quota, sums = {"queue_name": account.name}, account.quota, account.subtree
-    allocated, pending = sums.allocated, sums.pending
-    yield Sample("queue_share", queue, account.share)
-    for unit, (key, dimension) in zip(("milli_cpu", "memory_bytes"), quota.plain.items(), strict=True):
-        yield Sample(f"queue_allocated_{unit}", queue, allocated[key])
-        yield Sample(f"queue_request_{unit}", queue, allocated[key] + pending[key])
-        yield Sample(f"queue_deserved_{unit}", queue, dimension.deserved)
-        yield Sample(f"queue_real_capacity_{unit}", queue, dimension.real_capability)
-        if dimension.capability is not None:  # unset is absent, not 0
-            yield Sample(f"queue_capacity_{unit}", queue, dimension.capability)
-    for group in quota.groups:
-        by_card, limit = {**queue, "card": group.key}, group.limit / CARD
-        held, more = sum_of(allocated, group) / CARD, sum_of(pending, group) / CARD
-        yield Sample("queue_card_capacity", by_card, limit)
-        yield Sample("queue_card_deserved", by_card, limit)
-        yield Sample("queue_card_allocated", by_card, held)
-        yield Sample("queue_card_request", by_card, held + more)
-        yield Sample("queue_card_inqueue", by_card, sum_of(sums.inqueue, group) / CARD)
-        yield Sample("queue_card_elastic", by_card, sum_of(sums.elastic, group) / CARD)
-    groups = [group.cards for group in quota.groups]
-    for card in sorted(sums.seen - PLAIN.keys()):
-        if "|" in card and frozenset(alternatives_of(card)) in groups:
-            continue  # part of the sums of its group
-        limit, held = quota.limit(card), allocated[card]
-        request = held + pending[card]
-        by_card = {**queue, "card": card}
-        if account.is_limited(card):  # a parent without a card quota has no limit, which is not 0
-            yield Sample("queue_card_capacity", by_card, limit / CARD)
-            yield Sample("queue_card_deserved", by_card, limit / CARD)
-        yield Sample("queue_card_allocated", by_card, held / CARD)
-        yield Sample("queue_card_request", by_card, request / CARD)
-        yield Sample("queue_card_inqueue", by_card, sums.inqueue[card] / CARD)
-        yield Sample("queue_card_elastic", by_card, sums.elastic[card] / CARD)
-        by_resource = {**queue, "resource": card}
-        yield Sample("queue_allocated_scalar_resources", by_resource, held)
-        yield Sample("queue_request_scalar_resources", by_resource, request)
-        if account.is_limited(card):
-            yield Sample("queue_deserved_scalar_resources", by_resource, limit)
-            yield Sample("queue_capacity_scalar_resources", by_resource, limit)
-            yield Sample("queue_real_capacity_scalar_resources", by_resource, limit)

@@ -12,7 +12,6 @@ from capcard_sched.framework.api.plugin import Protection, VictimDecision
 from capcard_sched.model.annotations import SERVICE_TYPE
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.plugins.capacity_card.charge import alternatives_of
-from capcard_sched.plugins.capacity_card.quota_checks import QuotaChecks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,8 +19,10 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.task_class import TaskClass
+    from capcard_sched.plugins.capacity_card.accounts import CardAccounts
     from capcard_sched.plugins.capacity_card.arguments import ServiceType
     from capcard_sched.plugins.capacity_card.charge import Charge
+    from capcard_sched.plugins.capacity_card.selection import CardSelection
 
 #: Why a pod is no victim, as shown to users.
 WRONG_TYPE: Final = "service-type"
@@ -40,8 +41,12 @@ class _Wanted(NamedTuple):
     plain: tuple[str, ...]
 
 
-class CardReclaim(QuotaChecks):
+class CardReclaim:
     """Selects victims of cross-queue reclaim. Stateless: every result follows from the ledger."""
+
+    def __init__(self, accounts: CardAccounts, selection: CardSelection) -> None:
+        self._arguments, self._demands, self._ledger = accounts.arguments, accounts.demands, accounts.ledger
+        self._selection = selection
 
     def may_reclaim(self, job: Job) -> bool | None:
         """Whether a job may reclaim for every pending pod; None: only while it is below its minimum.
@@ -53,11 +58,11 @@ class CardReclaim(QuotaChecks):
         for task in job.pending.values():
             service = self._type(job, task)
             if service == "inference":
-                return True if self.arguments.reclaim_elastic else None
+                return True if self._arguments.reclaim_elastic else None
             unknown = unknown or service == "unknown"
             if job.annotations.get(SERVICE_TYPE):
                 break  # valid or not, it covers all pods of the job
-        return None if unknown and not self.arguments.strict_service_type else False
+        return None if unknown and not self._arguments.strict_service_type else False
 
     def reclaimable(self, task: Task, candidates: Sequence[Task]) -> VictimDecision:
         """The victims among `candidates`, in the order given, and why the others are protected. O(candidates).
@@ -66,9 +71,9 @@ class CardReclaim(QuotaChecks):
         broken, whatever its tier.
         """
         mine = self._type(task.job, task)
-        takes = mine == "inference" or (mine == "unknown" and not self.arguments.strict_service_type)
+        takes = mine == "inference" or (mine == "unknown" and not self._arguments.strict_service_type)
         want = self._wanted(task)
-        below = task.priority if self.arguments.reclaim_requires_higher_priority else None
+        below = task.priority if self._arguments.reclaim_requires_higher_priority else None
         victims: list[Task] = []
         protected: dict[str, str] = {}
         job: Job | None = None
@@ -80,7 +85,7 @@ class CardReclaim(QuotaChecks):
             uid = candidate.uid
             if candidate.job is not job:
                 job, cls = candidate.job, None
-                charges = self.ledger.charges_of(job)
+                charges = self._ledger.charges_of(job)
             charge = charges.get(uid)
             if candidate.cls is not cls or charge is not held:  # else the cause of the candidate before
                 cls, held = candidate.cls, charge
@@ -104,11 +109,11 @@ class CardReclaim(QuotaChecks):
 
     def evict_scope(self, job: Job) -> Literal["member"] | None:
         """`member` for training under `gangEviction: policy`: the job's own policy applies to the rest; else None."""
-        return "member" if self.arguments.gang_eviction == "policy" and self._trains(job) else None
+        return "member" if self._arguments.gang_eviction == "policy" and self._trains(job) else None
 
     def _above(self, queue: str) -> tuple[str, ...]:
         """The names of the ancestors of a queue, nearest first."""
-        account = self.ledger.queues.get(queue)
+        account = self._ledger.queues.get(queue)
         return () if account is None else tuple([one.name for one in account.ancestors])
 
     def _trains(self, job: Job) -> bool:
@@ -116,12 +121,12 @@ class CardReclaim(QuotaChecks):
         return any(self._type(job, task) == "training" for task in job.tasks.values())
 
     def _type(self, job: Job | None, task: Task) -> ServiceType:
-        return "unknown" if job is None else self.arguments.service_type(job, task.cls)
+        return "unknown" if job is None else self._arguments.service_type(job, task.cls)
 
     def _wanted(self, reclaimer: Task) -> _Wanted:
-        demand = self.demands.of(reclaimer.cls)
+        demand = self._demands.of(reclaimer.cls)
         job = reclaimer.job
-        queue = self.ledger.queues.get(job.queue) if job is not None else None
+        queue = self._ledger.queues.get(job.queue) if job is not None else None
         if demand.error or queue is None:
             return _Wanted({}, ())
         if not demand.amount:
@@ -129,10 +134,10 @@ class CardReclaim(QuotaChecks):
             return _Wanted({}, tuple(name for name in (CPU, MEMORY) if requests.get(name, 0) > 0))
         cards = demand.alternatives
         if demand.several:
-            cards = self._choice(queue, demand, reclaimer, own=True).usable
-        full = {card: self.ledger.full(queue, card, demand.amount) for card in cards}
+            cards = self._selection.choice(queue, demand, reclaimer, own=True).usable
+        full = {card: self._ledger.full(queue, card, demand.amount) for card in cards}
         found = {card: next((one for one in full[card] if one != queue.name), "") for card in cards}
-        for bound in [bound for card in cards for bound in self.ledger.bounds(queue, card, demand.amount)]:
+        for bound in [bound for card in cards for bound in self._ledger.bounds(queue, card, demand.amount)]:
             if bound.fitting < 1 and bound.queue != queue.name:
                 for card in alternatives_of(bound.resource):  # of a full group: each of its cards frees quota
                     found.setdefault(card, bound.queue)
@@ -154,7 +159,7 @@ class CardReclaim(QuotaChecks):
             full = want.cards[charge.card]
             assert candidate.job is not None
             return "" if not full or full in self._above(candidate.job.queue) else QUOTA
-        if not want.plain or self.demands.of(candidate.cls).unnamed:
+        if not want.plain or self._demands.of(candidate.cls).unnamed:
             return NO_USE
         requests = candidate.cls.requests
         return "" if any(requests.get(name, 0) > 0 for name in want.plain) else NO_USE

@@ -7,19 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from capcard_sched.framework.api.node_hooks import NODE_SPEC, filter, score
-from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.model.refusal import Code
-from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
-from capcard_sched.plugins.capacity_card.card_inventory import CardInventory
-from capcard_sched.plugins.capacity_card.cards import CardDemands
-from capcard_sched.plugins.capacity_card.ledger import Ledger
-from capcard_sched.plugins.capacity_card.minimum import Minimum
+from capcard_sched.plugins.capacity_card.arguments import NAME
 from capcard_sched.plugins.capacity_card.quota import used_card
 
 if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Rows, Scores
     from capcard_sched.model.job import Task
     from capcard_sched.model.queue import Queue
+    from capcard_sched.plugins.capacity_card.accounts import CardAccounts
     from capcard_sched.plugins.capacity_card.cards import CardDemand
     from capcard_sched.plugins.capacity_card.quota import JobAccount, QueueAccount
 
@@ -41,40 +37,35 @@ class CardChoice(NamedTuple):
     devices: int = 0
 
 
-class CardSelection(Plugin):
+class CardSelection:
     """Chooses among the alternatives of a pod, and filters and scores nodes by them."""
 
-    Arguments = CapacityCardArguments
-    arguments: CapacityCardArguments
-
-    def setup(self) -> None:
-        self.inventory = CardInventory()
-        self.demands = CardDemands(self.arguments, self.inventory)
-        self.minimum = Minimum(self.arguments, self.inventory, self.demands)
-        self.ledger = Ledger(self.arguments, self.inventory, self.demands, self.minimum)
+    def __init__(self, accounts: CardAccounts) -> None:
+        self._arguments, self._inventory = accounts.arguments, accounts.inventory
+        self._demands, self._ledger = accounts.demands, accounts.ledger
 
     def signature(self, queue: Queue, task: Task) -> CardChoice | None:
         """The open alternatives; None when there is nothing to choose."""
-        demand = self.demands.of(task.cls)
-        account = self.ledger.queues.get(queue.name) if demand.several else None
-        return self._choice(account, demand, task) if account is not None else None
+        demand = self._demands.of(task.cls)
+        account = self._ledger.queues.get(queue.name) if demand.several else None
+        return self.choice(account, demand, task) if account is not None else None
 
     def alternatives(self, profile: PodSignature) -> Rows | None:
         """Index of the first alternative each node offers, whatever its free quota: intp [nodes]."""
-        demand = self.demands.of(profile.cls)
-        return self._indexes(demand, demand.alternatives) if demand.several else None
+        demand = self._demands.of(profile.cls)
+        return self.indexes(demand, demand.alternatives) if demand.several else None
 
     def claim_cards(self, queue: Queue, task: Task) -> tuple[str, ...] | None:
         """The cards with free quota, of which the devices of the pod's claims are one; None without such devices."""
-        demand = self.demands.of(task.cls)
+        demand = self._demands.of(task.cls)
         if not demand.by_claims or demand.error:
             return None
-        account = self.ledger.queues.get(queue.name) if demand.several else None
-        return demand.alternatives if account is None else self._choice(account, demand, task).usable
+        account = self._ledger.queues.get(queue.name) if demand.several else None
+        return demand.alternatives if account is None else self.choice(account, demand, task).usable
 
-    def _indexes(self, demand: CardDemand, usable: tuple[str, ...]) -> Rows:
+    def indexes(self, demand: CardDemand, usable: tuple[str, ...]) -> Rows:
         """Index of the first usable alternative that each node offers, -1 for none: intp [nodes]."""
-        return self.demands.index_on_nodes(demand, demand.alternatives, usable)
+        return self._demands.index_on_nodes(demand, demand.alternatives, usable)
 
     @filter(reads=NODE_SPEC)
     def filter_by_card(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
@@ -91,39 +82,39 @@ class CardSelection(Plugin):
 
         float64 [k], or None for pods that have no alternatives. A preference: other plugins' scores are added.
         """
-        demand, choice = self.demands.of(profile.cls), profile.context(self.name)
+        demand, choice = self._demands.of(profile.cls), profile.context(NAME)
         if choice is None and demand.several:  # context hooks are disabled: the node alone decides
             choice = CardChoice(demand.alternatives, demand.alternatives)
         if choice is None:
             return None
-        weight = self.arguments.node_order_weight
+        weight = self._arguments.node_order_weight
         # index -1 (no usable alternative) picks the last entry
         positions = [demand.names.index(card) for card in choice.alternatives]
         by_alternative = np.array([100 * 0.5**position * weight for position in positions] + [0.0])
-        found: Scores = by_alternative[rows.take(self._indexes(demand, choice.usable))]
+        found: Scores = by_alternative[rows.take(self.indexes(demand, choice.usable))]
         return found
 
     def _filter_offer(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         """Unresolvable: preemption does not help."""
-        demand = self.demands.of(profile.cls)
+        demand = self._demands.of(profile.cls)
         if not demand.alternatives or demand.by_claims:  # devices of claims are searched
             return
         if demand.several:
-            missing = rows.take(self._indexes(demand, demand.alternatives)) < 0
-        elif self.arguments.card_node_filter:
-            missing = ~rows.take(self.inventory.offers(demand.alternatives[0]))
+            missing = rows.take(self.indexes(demand, demand.alternatives)) < 0
+        elif self._arguments.card_node_filter:
+            missing = ~rows.take(self._inventory.offers(demand.alternatives[0]))
         else:
             return
         verdict.reject(missing, Code.UNRESOLVABLE, f"node(s) didn't have card <{demand.claim.card}>")
 
     def _filter_quota(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         """The alternatives are closed to the queue or, in single mode, to the job."""
-        choice: CardChoice | None = profile.context(self.name)
+        choice: CardChoice | None = profile.context(NAME)
         if choice is None or choice.usable == choice.alternatives:
             return
-        demand = self.demands.of(profile.cls)
-        closed = rows.take(self._indexes(demand, choice.usable)) < 0
-        first = rows.take(self._indexes(demand, choice.alternatives))
+        demand = self._demands.of(profile.cls)
+        closed = rows.take(self.indexes(demand, choice.usable)) < 0
+        first = rows.take(self.indexes(demand, choice.alternatives))
         for index, card in enumerate(choice.alternatives):
             if choice.fixed and card != choice.fixed:
                 reason = f"node(s) had card <{card}>, but pods of this job use card <{choice.fixed}>"
@@ -131,12 +122,12 @@ class CardSelection(Plugin):
                 reason = f"node(s) had card <{card}> without quota left in queue {choice.closing[index]}"
             verdict.reject(closed & (first == index), Code.UNSCHEDULABLE, reason)
 
-    def _choice(self, queue: QueueAccount, demand: CardDemand, task: Task, *, own: bool = False) -> CardChoice:
+    def choice(self, queue: QueueAccount, demand: CardDemand, task: Task, *, own: bool = False) -> CardChoice:
         """The choice of a pod of a queue; `own`: without the quotas of ancestors.
 
         Under `multiCardJobMode: single` it is the card of the job's other pods, or a card with quota for its minimum.
         """
-        ledger, amount, fixed = self.ledger, demand.amount, ""
+        ledger, amount, fixed = self._ledger, demand.amount, ""
         alternatives, free = demand.alternatives, ledger.free
         usable = tuple([card for card in alternatives if not amount or free(queue, card, own=own) >= amount])
         if ledger.same_card and task.job is not None:
@@ -146,16 +137,16 @@ class CardSelection(Plugin):
             enough = tuple([card for card in ((fixed,) if fixed else usable) if free(queue, card, own=own) >= least])
             usable = enough if fixed or enough else usable
         closing = () if usable == alternatives else self._closing(queue, demand)
-        return CardChoice(alternatives, usable, closing, fixed, self.demands.claims.version if demand.by_claims else 0)
+        return CardChoice(alternatives, usable, closing, fixed, self._demands.claims.version if demand.by_claims else 0)
 
     def _closing(self, queue: QueueAccount, demand: CardDemand) -> tuple[str, ...]:
         """For each alternative the queue that has no free quota for it: the pod's own, else the nearest ancestor."""
-        fulls = [next(iter(self.ledger.full(queue, card, demand.amount)), queue.name) for card in demand.alternatives]
+        fulls = [next(iter(self._ledger.full(queue, card, demand.amount)), queue.name) for card in demand.alternatives]
         return tuple([f"<{one}>" if one == queue.name else f"<{one}> (ancestor of <{queue.name}>)" for one in fulls])
 
     def _missing(self, account: JobAccount | None, demand: CardDemand) -> int:
         """The part of the claim the job still needs for its minimum: the card it fixes should cover all of it."""
         if account is None or account.job.min_available <= 1:
             return demand.amount
-        quantities = self.ledger.current(account).quantities
+        quantities = self._ledger.current(account).quantities
         return quantities.need[demand.claim.card] if quantities is not None else demand.amount

@@ -14,7 +14,7 @@ SHARED = f"{GPU}.shared"
 
 def cards(amounts: dict[str, int]) -> Callable[[World], bool]:
     """The cards of the cluster, in thousandths."""
-    return lambda world: world.h.plugin("capacity-card").inventory.totals == amounts
+    return lambda world: world.h.plugin("capacity-card").accounts.inventory.totals == amounts
 
 
 def unused(world: World) -> bool:

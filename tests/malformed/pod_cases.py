@@ -27,7 +27,7 @@ def empty(id: str, text: str, key: str = "card_name") -> Case:
 
 def holds(amount: int) -> Any:
     """The charge of queue `q` for card A, with the healthy gang's 2000."""
-    return lambda w: w.h.plugin("capacity-card").ledger.queues["q"].own.allocated.cards == {"A": 2000 + amount}
+    return lambda w: w.h.plugin("capacity-card").accounts.ledger.queues["q"].own.allocated.cards == {"A": 2000 + amount}
 
 
 NO_GPU = f"no resource <{GPU}> defined in requests/limits for card <A>"

@@ -129,7 +129,7 @@ class Dispatch:
         switch = BY_METHOD[kind].switch or ""
         for plugin, switches in (entry for tier in tiers for entry in tier):
             for name, (declared_kind, reads, when) in declared_hooks(type(plugin)).items():
-                method = getattr(plugin, name)
+                method = plugin.method(name)
                 if declared_kind == kind and method is not None and switches.get(switch, True):
                     bound = None if when is None else guarded(plugin.name, kind, partial(when, plugin))
                     yield BoundNodeHook(plugin.name, reads, bound, method)
@@ -142,10 +142,10 @@ class Dispatch:
     @staticmethod
     def _resolve(hook: Hook, tier: Sequence[tuple[Plugin, dict[str, bool]]]) -> list[Entry]:
         return [
-            (plugin.name, getattr(plugin, hook.method))
+            (plugin.name, method)
             for plugin, switches in tier
             if hook.method not in DECORATED
-            and getattr(plugin, hook.method, None) is not None
+            and (method := plugin.method(hook.method)) is not None
             and (hook.switch is None or switches.get(hook.switch, True))
         ]
 

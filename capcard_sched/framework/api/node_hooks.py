@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, Ty
 
 if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import PodSignature
+    from capcard_sched.framework.api.plugin import Plugin
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 #: A method of the plugin; its result for a signature must not change during a session.
@@ -81,13 +82,13 @@ filter: Final = _Decorator("filter")
 score: Final = _Decorator("score")
 
 
-def declared_hooks(plugin: type) -> dict[str, NodeHook]:
-    """The filters and scores of a plugin class by method name, in order of definition, base classes first.
+def declared_hooks(plugin: type[Plugin]) -> dict[str, NodeHook]:
+    """The filters and scores of a plugin class and of its parts by method name: in order of definition, bases first.
 
     A method that overrides one without a declaration of its own reads OTHER_NODES.
     """
     found: dict[str, NodeHook] = {}
-    for owner in reversed(plugin.__mro__):
+    for owner in (owner for part in (*plugin.Parts, plugin) for owner in reversed(part.__mro__)):
         for name, value in vars(owner).items():
             declared: NodeHook | None = getattr(value, _DECLARATION, None)
             if declared is not None:

@@ -125,6 +125,8 @@ class Plugin:
     name: ClassVar[str] = ""
     #: Arguments as a frozen struct; `msgspec.field(name=...)` gives the key in the scheduler-conf.
     Arguments: ClassVar[type[msgspec.Struct]] = NoArguments
+    #: Classes that implement hooks of the plugin, one subject each; `setup` sets `parts` to their instances.
+    Parts: ClassVar[tuple[type, ...]] = ()
     #: The facts that the plugin reads besides jobs, queues and nodes; `next_wakeup` is a cheaper CLOCK.
     reads: ClassVar[Reads] = Reads(0)
     #: Whether its victims depend on the usage of the preemptor's queue or job: more usage permits no further victim.
@@ -143,10 +145,21 @@ class Plugin:
         self.arguments = self.Arguments() if arguments is None else arguments
         #: The `enableHierarchy` switch of the plugin's entry.
         self.hierarchy = hierarchy
+        self.parts: tuple[object, ...] = ()
         self.setup()
 
     def setup(self) -> None:
         """Creates the attributes of an instance, from `arguments` and `hierarchy`."""
+
+    @classmethod
+    def implements(cls, hook: str) -> bool:
+        """Whether the plugin or one of its parts has a method of that name."""
+        return any(hasattr(owner, hook) for owner in (cls, *cls.Parts))
+
+    def method(self, hook: str) -> Any:
+        """The method of the plugin, or of one of its parts, of that name; None without one."""
+        found = (getattr(owner, hook, None) for owner in (self, *self.parts))
+        return next((method for method in found if method is not None), None)
 
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> msgspec.Struct:

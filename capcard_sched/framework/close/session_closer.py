@@ -129,7 +129,7 @@ class SessionCloser:
 
     def _close_plugins(self, session: Session) -> None:
         for plugin in session.dispatch.plugins:
-            close = getattr(plugin, "close", None)
+            close = plugin.method("close")
             if close is None:
                 continue
             began = 0.0 if self._timer is None else self._timer()

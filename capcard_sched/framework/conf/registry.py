@@ -221,7 +221,8 @@ def _faults(part: type[Any], kind: str) -> list[str]:
         else:
             faults += _arity_faults(place, part, "execute", 1, "(session) -> None")
         return faults
-    for method in (name for owner in part.__mro__ if owner not in Plugin.__mro__ for name in vars(owner)):
+    owners = [(one, owner) for one in (part, *part.Parts) for owner in one.__mro__ if owner not in Plugin.__mro__]
+    for one, method in ((one, name) for one, owner in owners for name in vars(owner)):
         if method.startswith("_"):
             continue
         declared = declared_hooks(part).get(method)
@@ -231,10 +232,10 @@ def _faults(part: type[Any], kind: str) -> list[str]:
         elif declared is None and method in REPLACED:
             faults.append(f"{place}.{method}: is replaced by {REPLACED[method]}")
         elif hook is None:
-            if callable(getattr(part, method)) and (hint := _resembles_hook(method)):
+            if callable(getattr(one, method)) and (hint := _resembles_hook(method)):
                 faults.append(f"{place}.{method}: there is no such hook; {hint}")
         else:
-            faults += _arity_faults(place, part, method, parameter_count(hook.signature), hook.signature)
+            faults += _arity_faults(place, one, method, parameter_count(hook.signature), hook.signature)
     return sorted(set(faults))
 
 

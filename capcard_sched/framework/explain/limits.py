@@ -53,7 +53,7 @@ def share_totals(snapshot: CoreSnapshot) -> dict[str, float]:
 
 def quota_samples(snapshot: CoreSnapshot, *names: str) -> Iterator[Sample]:
     """The metrics of the plugins with quotas, of these names alone if any; others publish some about every job."""
-    quota_plugins = {plugin.name for plugin in snapshot.dispatch.plugins if hasattr(plugin, "allocatable")}
+    quota_plugins = {plugin.name for plugin in snapshot.dispatch.plugins if plugin.implements("allocatable")}
     quota_plugins &= set(names) or quota_plugins
     for name, call in snapshot.dispatch.entries("metrics"):
         if name in quota_plugins:

@@ -116,7 +116,7 @@ def everything(daemon: Daemon) -> Metrics:
     metrics.claim_written("allocate", 200)
     metrics.evicted(evict := Evict("default", "small-0", "u", "reclaim", "needed elsewhere"))
     metrics.evict_failed(evict, 429, "budget")
-    h.plugin("capacity-card").evictions["q", "q", _CARD] = 1  # the counts of a reclaim
+    h.plugin("capacity-card").reports.evictions["q", "q", _CARD] = 1  # the counts of a reclaim
     metrics.set_gauge("api_queue_depth", 3, "bind")
     metrics.set_gauge("cache_age_seconds", 0.5)
     metrics.request("patch", "podgroups", 409, 0.25)

@@ -62,8 +62,8 @@ def test_caches_of_classes_are_bounded_and_placements_stay_correct() -> None:
             "matching nodes": predicates._index._matching,
             "tolerated taints": predicates._index._tolerated,
             "preferred nodes": nodeorder._index._preferences,
-            "demands": h.plugin("capacity-card").demands._demands,
-            "quantities of alike jobs": h.plugin("capacity-card").demands.derived,
+            "demands": h.plugin("capacity-card").accounts.demands._demands,
+            "quantities of alike jobs": h.plugin("capacity-card").accounts.demands.derived,
         }
         for what, cache in kept.items():
             most[what] = max(most.get(what, 0), len(cache))

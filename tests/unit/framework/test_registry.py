@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import pytest
 
+from capcard_sched.framework.api.dispatch import Dispatch
 from capcard_sched.framework.api.hooks import HOOKS
 from capcard_sched.framework.api.node_hooks import OTHER_NODES, NodeHook, declared_hooks, score
 from capcard_sched.framework.api.plugin import Plugin
@@ -194,6 +195,9 @@ FOLDER_CASES = {
     "a hook that is inherited and wrong": (
         HEAD + "class _B(Plugin):\n def job_ready(self): pass\nclass P(_B): name = 'p'",
         "P.job_ready: is called as job_ready(job) -> bool, which does not fit"),
+    "a hook of a part that is wrong": (
+        HEAD + "class _Part:\n def job_ready(self): pass\nclass P(Plugin):\n name = 'p'\n Parts = (_Part,)",
+        "P.job_ready: is called as job_ready(job) -> bool, which does not fit"),
     "a hook that is no method": (PLUGIN + "job_ready = True", "P.job_ready: must be a method"),
     "a hook that is async": (PLUGIN + "async def job_ready(self, job): pass", "P.job_ready: must not be async"),
 }  # fmt: skip
@@ -285,3 +289,28 @@ def test_an_override_without_a_declaration_applies_to_all_pods_and_reads_other_n
         def taste(self) -> None: ...
 
     assert declared_hooks(Own)["taste"] == NodeHook("score", OTHER_NODES, None)
+
+
+def test_hooks_of_parts_are_hooks_of_their_plugin() -> None:
+    class Taste:
+        @score(when=lambda _, __: False)
+        def taste(self, signature: object, view: object) -> None: ...
+
+        def job_ready(self, job: object) -> bool:
+            return job is self
+
+    class Own(Plugin):
+        name = "own"
+        Parts = (Taste,)
+
+        def setup(self) -> None:
+            self.parts = (Taste(),)
+
+    own = Own()
+    assert list(declared_hooks(Own)) == ["taste"]
+    assert (Own.implements("job_ready"), Own.implements("job_valid")) == (True, False)
+    assert own.method("job_ready")(own.parts[0])
+    assert own.method("job_valid") is None
+    dispatch = Dispatch([[(own, {})]])
+    assert [name for name, _ in dispatch.entries("job_ready")] == ["own"]
+    assert dispatch.has("score")

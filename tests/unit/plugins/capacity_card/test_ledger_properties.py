@@ -31,10 +31,11 @@ def sums_of(book: ChargeBook) -> list[ChargeSum]:
 
 
 def books(plugin: CapacityCard) -> dict[str, Any]:
-    plugin.ledger.recompute()
-    for job in plugin.ledger.jobs.values():  # alike pods that all fit are not summed up
-        found = plugin.minimum.exceeded_by(job.queue, job.job, job.charges)
-        assert found == plugin.minimum.exceeded(job.queue, plugin.minimum.quantities(job.job, job.charges))
+    ledger, minimum = plugin.accounts.ledger, plugin.accounts.minimum
+    ledger.recompute()
+    for job in ledger.jobs.values():  # alike pods that all fit are not summed up
+        found = minimum.exceeded_by(job.queue, job.job, job.charges)
+        assert found == minimum.exceeded(job.queue, minimum.quantities(job.job, job.charges))
     queues = {
         name: (
             *sums_of(account.own),
@@ -44,18 +45,18 @@ def books(plugin: CapacityCard) -> dict[str, Any]:
             account.quota,
             sorted(account.jobs),
         )
-        for name, account in plugin.ledger.queues.items()
+        for name, account in ledger.queues.items()
     }
-    services = {held: amount for held, amount in plugin.ledger.by_service.items() if amount}
-    return {"queues": queues, "services": services, "totals": plugin.inventory.totals}
+    services = {held: amount for held, amount in ledger.by_service.items() if amount}
+    return {"queues": queues, "services": services, "totals": plugin.accounts.inventory.totals}
 
 
 def rebuilt(h: Harness, arguments: CapacityCardArguments) -> CapacityCard:
     """A plugin that sees the cluster for the first time."""
     fresh = CapacityCard(arguments)
-    core, ledger, placed = h.core, h.plugin("capacity-card").ledger, fresh.demands.placed
+    core, ledger, placed = h.core, h.plugin("capacity-card").accounts.ledger, fresh.accounts.demands.placed
     # On a node without the card only the ledger of the running scheduler has the charge.
-    fresh.demands.placed = lambda task, node, before=None, *, moved=False: placed(  # type: ignore[method-assign]
+    fresh.accounts.demands.placed = lambda task, node, before=None, *, moved=False: placed(  # type: ignore[method-assign]
         task, node, before or ledger.charge_of(task), moved=moved
     )
     session = Session(
@@ -74,9 +75,9 @@ def rebuilt(h: Harness, arguments: CapacityCardArguments) -> CapacityCard:
 def agree(h: Harness) -> None:
     plugin = h.plugin("capacity-card")
     assert books(plugin) == books(rebuilt(h, plugin.arguments))
-    assert plugin.ledger.internal_errors == 0
-    for account in plugin.ledger.queues.values():
-        charges = [c for key in account.jobs for c in plugin.ledger.jobs[key].charges.values()]
+    assert plugin.accounts.ledger.internal_errors == 0
+    for account in plugin.accounts.ledger.queues.values():
+        charges = [c for key in account.jobs for c in plugin.accounts.ledger.jobs[key].charges.values()]
         for card, amount in account.own.allocated.cards.items():
             assert amount == sum(c.amount for c in charges if c.card == card) > 0
 
@@ -256,14 +257,14 @@ def test_no_allocation_goes_over_a_limit(harness: Callable[..., Harness], seed: 
     h.node("wake")
     h.session()
     agree(h)
-    for account in h.plugin("capacity-card").ledger.queues.values():
+    for account in h.plugin("capacity-card").accounts.ledger.queues.values():
         assert account.own.allocated[CPU_KEY] <= account.quota.plain[CPU_KEY].limit
         for card, amount in account.own.allocated.cards.items():
             assert amount <= account.quota.limit(card)
         for card, amount in account.subtree.allocated.cards.items():
             assert amount <= account.quota.limit(card)
     for name, notes in h.bind_annotations.items():
-        charge = h.plugin("capacity-card").ledger.charge_of(h.task(name))
+        charge = h.plugin("capacity-card").accounts.ledger.charge_of(h.task(name))
         assert notes.get("volcano.sh/card.assigned", charge.card) == charge.card
 
 
@@ -282,8 +283,8 @@ def test_a_session_on_an_unchanged_cluster_touches_nothing(harness: Callable[...
     populate(h, 1)
     h.settle()
     plugin = h.plugin("capacity-card")
-    before = dict(plugin.ledger.jobs)
+    before = dict(plugin.accounts.ledger.jobs)
     h.node("wake")
     h.session()
-    assert plugin.ledger.jobs == before
-    assert all(plugin.ledger.jobs[key] is account for key, account in before.items())
+    assert plugin.accounts.ledger.jobs == before
+    assert all(plugin.accounts.ledger.jobs[key] is account for key, account in before.items())

@@ -55,12 +55,12 @@ def test_a_job_of_equal_pods_is_counted_as_if_gone_through(
         h.pod(f"g-w-{index}", card=card, cards=1 if card else 0, node="n1" if placed else None)
     h.session()
     plugin: Any = h.plugin("capacity-card")
-    held = plugin.ledger.jobs["default/g"].charges
-    counted = plugin.minimum.quantities(h.job("g"), held)
+    held = plugin.accounts.ledger.jobs["default/g"].charges
+    counted = plugin.accounts.minimum.quantities(h.job("g"), held)
 
     class OneByOne(Minimum):
         def _alike(self, job: object, held: object) -> None:
             return None
 
-    slow = OneByOne(plugin.arguments, plugin.inventory, plugin.demands)
+    slow = OneByOne(plugin.arguments, plugin.accounts.inventory, plugin.accounts.demands)
     assert counted == slow.quantities(h.job("g"), held)

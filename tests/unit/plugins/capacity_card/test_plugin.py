@@ -28,13 +28,13 @@ def cluster(h: Harness) -> Harness:
 def test_a_refusal_has_the_figures_of_every_alternative(harness: Callable[..., Harness]) -> None:
     h = cluster(harness())
     h.session()
-    refusal = h.plugin("capacity-card").allocatable(h.state.queues["q"], h.task("p"))
+    refusal = h.plugin("capacity-card").method("allocatable")(h.state.queues["q"], h.task("p"))
     assert refusal.figures == Figures("A|B", 3000, 3000, 2000)
     assert refusal.alternatives == (Figures("A", 3000, 4000, 1000), Figures("B", 3000, 3000, 2000))
     assert (refusal.hook, refusal.component, refusal.event) == ("allocatable", "volcano.capacity-card", True)
-    refusal = h.plugin("capacity-card").preemptive(h.state.queues["q"], h.task("p"))
+    refusal = h.plugin("capacity-card").method("preemptive")(h.state.queues["q"], h.task("p"))
     assert (refusal.hook, refusal.component, refusal.event) == ("preemptive", "volcano.capacity-card", True)
-    refusal = h.plugin("capacity-card").job_enqueueable(h.job("declared"))
+    refusal = h.plugin("capacity-card").method("job_enqueueable")(h.job("declared"))
     assert refusal.figures == Figures("A|B", 9000, 10000, 3000)
     assert refusal.alternatives == (Figures("A", 9000, 1000, 1000), Figures("B", 9000, 0, 2000))
     assert (refusal.queue, refusal.component, refusal.pods_too, refusal.event) == ("q", "", False, True)
@@ -45,7 +45,7 @@ def test_a_run_of_pods_is_granted_by_alternative(harness: Callable[..., Harness]
     h.queue("q", cards={"A": 4, "B": 6})
     session = h.session()
     queue, task = h.state.queues["q"], h.task("p")
-    grant = h.plugin("capacity-card").allocatable_many(queue, session.engine.signature(queue, task), [task])
+    grant = h.plugin("capacity-card").method("allocatable_many")(queue, session.engine.signature(queue, task), [task])
     assert (grant.count, grant.alternative_limits, grant.alternatives.tolist()) == (1, (1, 2), [0, 1])
 
 
@@ -53,8 +53,8 @@ def test_hooks_before_the_first_session_refuse(harness: Callable[..., Harness]) 
     h = cluster(harness())
     h.session()
     fresh = CapacityCard()
-    assert isinstance(fresh.job_enqueueable(h.job("declared")), Refusal)
-    assert fresh.allocatable(h.state.queues["q"], h.task("p")) is not None
+    assert isinstance(fresh.method("job_enqueueable")(h.job("declared")), Refusal)
+    assert fresh.method("allocatable")(h.state.queues["q"], h.task("p")) is not None
 
 
 def test_unknown_releases_are_counted_and_change_nothing(harness: Callable[..., Harness]) -> None:
@@ -65,12 +65,12 @@ def test_unknown_releases_are_counted_and_change_nothing(harness: Callable[..., 
     placed = Placement(h.job("run"), h.task("run").cls, [h.task("run")], [node])
     plugin.on_deallocate(waiting)
     plugin.on_allocate(placed)
-    account = plugin.ledger.queues["q"]
+    account = plugin.accounts.ledger.queues["q"]
     assert account.own.allocated.cards == {"A": 1000}
     plugin.on_deallocate(placed)
     plugin.on_deallocate(placed)
     assert account.own.releasing.cards == {"A": 1000}
-    assert [one.value for one in plugin.metrics() if "internal" in one.name] == [3]
+    assert [one.value for one in plugin.method("metrics")() if "internal" in one.name] == [3]
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -80,7 +80,7 @@ def test_usage_is_published_on_queues_when_enabled(harness: Callable[..., Harnes
 
     def published() -> Mapping[str, Mapping[str, str | None]]:
         session = h.session()
-        h.plugin("capacity-card").close(session)
+        h.plugin("capacity-card").method("close")(session)
         return session.results.queue_annotations
 
     assert published() == ({"q": {"volcano.sh/card.allocated": '{"A":1}'}} if enabled else {})

@@ -159,7 +159,7 @@ def test_every_eviction_of_the_tide_is_allowed(
             job = h.state.jobs[key]
             left = sum(1 for task in job.tasks.values() if task.status in _LIVE)
             assert left == 0 or left >= job.min_available, "whole or gone"
-        account = h.plugin("capacity-card").ledger.queues["qi"]
+        account = h.plugin("capacity-card").accounts.ledger.queues["qi"]
         assert account.own.allocated.cards.get(H200, 0) <= account.quota.limit(H200)
         for eviction in evictions:
             h.delete_pod(eviction.name)

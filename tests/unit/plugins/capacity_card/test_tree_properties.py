@@ -114,7 +114,7 @@ def test_admission_equals_a_trial_of_all_choices_at_every_level(
         if not fits(quota, capped, others):
             return
         possible = possible and fits(quota, capped, mine + others)
-    assert isinstance(h.plugin("capacity-card").job_enqueueable(h.job("g")), Refusal) != possible
+    assert isinstance(h.plugin("capacity-card").method("job_enqueueable")(h.job("g")), Refusal) != possible
 
 
 @given(data=st.data())
