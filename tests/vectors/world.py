@@ -148,11 +148,11 @@ class World:
         if hook == "cpus":
             return self._cpus(words[0])
         if hook == "nearest":
-            details = self.harness.plugin(plugin).rejection_details(
+            details = self.harness.plugin(plugin).method("rejection_details")(
                 self.harness.task(words[0]), session.engine.all_rows()
             )
             return lines(f"{node}: {'; '.join(texts)}" for node, texts in details)
-        found = getattr(self.harness.plugin(plugin), hook)
+        found = self.harness.plugin(plugin).method(hook)
         if hook in _ORDER:
             return self._in_order(found, hook, words)
         asked = re.match(r"\(([^)]*)\)", BY_METHOD[hook].signature)
@@ -277,7 +277,7 @@ class World:
         return pairs({name: f"{score:.10g}" for name, score in zip(candidates, total.tolist(), strict=True)}, ":")
 
     def _samples(self, plugin: str, series: str, values: set[str]) -> dict[str, float]:
-        samples = [one for one in self.harness.plugin(plugin).metrics() if one.name == series]
+        samples = [one for one in self.harness.plugin(plugin).method("metrics")() if one.name == series]
         return {
             " ".join(one.labels.values()): int(one.value) if one.value == int(one.value) else one.value
             for one in samples
