@@ -183,7 +183,7 @@ class CapacityArguments(msgspec.Struct, frozen=True):
 
     #: Number of ancestors of a victim's queue that must exceed their deserved amounts too.
     ancestor_reclaim_level: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(name="ancestorReclaimLevel", default=0)
-    #: Accepted for compatibility, ignored with a warning: pods with resource claims are never bound.
+    #: Accepted for compatibility, ignored with a warning: queues limit no devices of ResourceClaims.
     dynamic_resource_allocation: bool = msgspec.field(name=_DYNAMIC_RESOURCES, default=False)
     #: Accepted for compatibility, ignored with a warning.
     dra_consumable_capacity: bool = msgspec.field(name=_CONSUMABLE_CAPACITY, default=False)
