@@ -155,7 +155,7 @@ class _PlainAllocator(Allocator):
     def _check_free(self) -> None:
         pass
 
-    def _matches(self, request: RequestPlan, device: PoolDevice) -> bool:
+    def _matches(self, index: int, request: RequestPlan, device: PoolDevice) -> bool:  # noqa: ARG002
         value = device.content.value
         assert isinstance(value, dict)
         return all(selector.program.evaluate(value) for selector in request.selectors)

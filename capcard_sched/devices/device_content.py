@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class DeviceContent:
     """What selectors read of a device, and their results."""
 
-    __slots__ = ("_results", "attributes", "capacities", "value")
+    __slots__ = ("_results", "attributes", "capacities", "name", "value")
 
     def __init__(self, device: SliceDevice, driver: str) -> None:
         self.attributes = device.attributes or {}
@@ -25,6 +25,8 @@ class DeviceContent:
             self.value: dict[str, Any] | EvaluationError = device_value(device, driver)
         except EvaluationError as error:
             self.value = error
+        #: What others call such a device, once they know it.
+        self.name: str | None = None
         self._results: dict[Program, bool | EvaluationError] = {}
 
     def matches(self, program: Program) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from capcard_sched.devices.claims import ClaimPlans
 from capcard_sched.devices.device_content import DeviceContent
 from capcard_sched.devices.pool_changes import PoolChanges, PoolId
 from capcard_sched.model.quantity import QuantityError, parse_quantity
@@ -139,6 +140,7 @@ class DeviceInventory:
     def __init__(self) -> None:
         self.slices: dict[str, DeviceSlice] = {}
         self.classes: dict[str, DeviceClassObject] = {}
+        self.plans = ClaimPlans(self.classes)
         self._rules: dict[str, DeviceTaintRuleSpec] = {}
         self._by_node: dict[str, dict[str, DeviceSlice]] = {}
         #: Slices for several nodes.
@@ -201,11 +203,13 @@ class DeviceInventory:
     def apply_class(self, obj: DeviceClassObject) -> None:
         """Adds or replaces a class."""
         self.classes[obj.metadata.name] = obj
+        self.plans.forget()
         self.changes.note()
 
     def drop_class(self, name: str) -> None:
         """Removes a class."""
         self.classes.pop(name, None)
+        self.plans.forget()
         self.changes.note()
 
     def apply_rule(self, name: str, rule: DeviceTaintRuleSpec | None) -> None:

@@ -6,9 +6,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from capcard_sched.devices.allocator import NodeError
 from capcard_sched.devices.claims import AllocationError
 from capcard_sched.framework.api.node_view import Diagnosis, FilterResult, NodeView
-from capcard_sched.plugins.predicates.claim_verdicts import ClaimVerdicts
+from capcard_sched.plugins.predicates.claim_verdicts import ClaimVerdicts, DeviceSearch
 from tests.unit.devices.random_nodes import MOVES, NODES, RandomNodes
 
 
@@ -16,19 +17,35 @@ from tests.unit.devices.random_nodes import MOVES, NODES, RandomNodes
 @given(st.integers(0, 2**32 - 1))
 def test_a_kept_result_is_that_of_a_new_search(seed: int) -> None:
     cluster, kept = RandomNodes(seed), ClaimVerdicts()
+    search = DeviceSearch((b"content",), cluster.pools.inventory, cluster.pools.ledger, cluster.search)
     for _ in range(MOVES):
         expected = cluster.fresh()
         for result in (FilterResult(NODES), Diagnosis(NODES)):
             view = NodeView(cluster.table, np.arange(NODES), whole=True)
-            pools = cluster.pools
-            kept.reject((b"content",), view, result, pools.inventory, pools.ledger, cluster.search)
+            kept.reject(search, view, result)
             assert result.ok.tolist() == expected.ok.tolist()
             if isinstance(result, Diagnosis):
                 assert list(result.reasons.items()) == list(expected.reasons.items())
                 assert result.codes.tolist() == expected.codes.tolist()
         view = NodeView(cluster.table, np.arange(NODES), whole=True)
-        preferences = kept.preferences((b"content",), view, pools.inventory, pools.ledger, cluster.search)
+        preferences = kept.preferences(search, view)
         found = [cluster.search(node) for node in cluster.table.nodes]
         if not any(isinstance(each, AllocationError) for each in found):
             assert preferences.tolist() == [each if isinstance(each, int) else 0 for each in found]
+        _check_solutions(cluster, kept, search)
         cluster.step()
+
+
+def _check_solutions(cluster: RandomNodes, kept: ClaimVerdicts, search: DeviceSearch) -> None:
+    """The devices of an equal node, by position, are those of a search."""
+    for node in cluster.table.nodes:
+        allocator = cluster.allocator(node)
+        try:
+            expected = allocator.allocate(cluster.plans())
+        except (NodeError, AllocationError):
+            continue
+        solutions, state = kept.solutions(search, cluster.table, node.row)
+        if state in solutions:
+            assert cluster.allocator(node).repeat(cluster.plans(), solutions[state]) == expected
+        elif state >= 0 and (found := allocator.solution()) is not None:
+            solutions[state] = found
