@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from capcard_sched.cel.program import Program
-from capcard_sched.devices.selectors import compile_selector
+from capcard_sched.devices.selectors import compile_selector, qualified, read_attributes
 from capcard_sched.model.device_objects import ALL, EXACT_COUNT, MAX_ALTERNATIVES, Allocation, DeviceClaim
 from capcard_sched.model.ownership import Owner, controller_of_meta
 from capcard_sched.model.quantity import QuantityError, parse_quantity
@@ -103,6 +103,8 @@ class Selector(NamedTuple):
     """One selector of a class or request."""
 
     program: Program
+    #: The attributes that it may read, without their domains; None for all.
+    reads: frozenset[str] | None
     #: Position among the selectors of its class, or of its request.
     number: int
     #: "" for one of a request.
@@ -153,10 +155,14 @@ class ClaimPlans:
     def __init__(self, classes: Mapping[str, DeviceClassObject]) -> None:
         self._classes = classes
         self._plans: dict[bytes, ClaimPlan] = {}
+        #: The attributes, without their domains, that selectors and constraints of plans may read since the classes
+        #: changed; None for all.
+        self.reads: set[str] | None = set()
 
     def forget(self) -> None:
         """Drops the plans: a class changed."""
         self._plans.clear()
+        self.reads = set()
 
     def of(self, claim: Claim) -> ClaimPlan:
         """The plan of a claim, as `plan_claim`. Those that fail are not kept."""
@@ -166,11 +172,25 @@ class ClaimPlans:
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()
             found = self._plans[content] = plan_claim(claim, self._classes)
+            self._note_reads(found)
         return ClaimPlan(claim.key, claim.uid, found.requests, found.constraints, found.spec)
+
+    def _note_reads(self, plan: ClaimPlan) -> None:
+        selectors = [each for alternatives in plan.requests for one in alternatives for each in one.selectors]
+        for each in selectors:
+            if self.reads is None or each.reads is None or len(self.reads) > _MOST_READ:
+                self.reads = None
+                return
+            self.reads |= each.reads
+        if self.reads is not None:
+            names = [each.match_attribute or each.distinct_attribute or "" for each in plan.constraints]
+            self.reads |= {qualified(name, "")[1] for name in names}
 
 
 #: Plans that are kept, and contents beyond twice the number of claims.
 _MOST_PLANS: Final = 4096
+#: Attributes that are told apart: tenants write their names.
+_MOST_READ: Final = 4096
 _SPARE: Final = 1024
 #: Characters of all CEL expressions of a claim: they are compiled within a session, at 1.3 us per character.
 _MOST_CHARACTERS: Final = 65_536
@@ -259,11 +279,12 @@ def _plan_request(
 def _selectors(found: tuple[DeviceSelector, ...] | None, claim: str, class_name: str = "") -> list[Selector]:
     made: list[Selector] = []
     for index, selector in enumerate(found or ()):
-        program = compile_selector(selector.cel.expression) if selector.cel is not None else None
+        expression = selector.cel.expression if selector.cel is not None else ""
+        program = compile_selector(expression) if selector.cel is not None else None
         if not isinstance(program, Program):
             problem = "expression empty" if program is None else f"compile error: {program}"
             raise AllocationError(f"{_source(class_name, claim, index)}: CEL {problem}", "selector_error")
-        made.append(Selector(program, index, class_name))
+        made.append(Selector(program, read_attributes(expression), index, class_name))
     return made
 
 

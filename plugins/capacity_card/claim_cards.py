@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from capcard_sched.cel.values import EvaluationError
-from capcard_sched.devices.claims import AllocationError, Claim, ClaimPlans, content_of
+from capcard_sched.devices.claims import AllocationError, Claim, content_of
+from capcard_sched.devices.inventory import DeviceInventory
 from capcard_sched.framework.toolkit.device_cards import NVIDIA_DRIVER, accepted_cards, card_of, device_offers
 from capcard_sched.model.cards import CARD
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.cel.program import Program
     from capcard_sched.devices.claims import ClaimPlan, RequestPlan
-    from capcard_sched.devices.inventory import DeviceInventory, PoolDevice
+    from capcard_sched.devices.inventory import PoolDevice
     from capcard_sched.framework.api.node_view import Mask
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.device_objects import ResourceClaimTemplateSpec
@@ -57,7 +58,7 @@ class ClaimCards:
     """The demands of claims; `open` is called at the start of every session."""
 
     def __init__(self) -> None:
-        self._plans = ClaimPlans({})
+        self._inventory = DeviceInventory()
         self._claims: Mapping[str, Claim] = {}
         self._templates: Mapping[str, ResourceClaimTemplateSpec] = {}
         self._version = -1
@@ -97,7 +98,7 @@ class ClaimCards:
         templates: Mapping[str, ResourceClaimTemplateSpec],
     ) -> bool:
         """Uses these devices, claims and templates (by `namespace/name`). True if devices or classes changed."""
-        self._plans, self._claims, self._templates = inventory.plans, claims, templates
+        self._inventory, self._claims, self._templates = inventory, claims, templates
         if inventory.version == self._version:
             return False
         self._version = inventory.version
@@ -208,7 +209,7 @@ class ClaimCards:
     def _plan(self, claim: Claim) -> ClaimPlan | None:
         """The plan of a claim; None for one that predicates refuses."""
         try:
-            return self._plans.of(claim)
+            return self._inventory.plans.of(claim)
         except AllocationError:
             return None
 
@@ -283,7 +284,12 @@ class ClaimCards:
             if len(self._cards) >= _MOST_SELECTORS:
                 self._cards.clear()
             cards = self._cards[key] = {}
+            read, tried = self._inventory.read_attributes(), set()
             for card, device in self._devices:
+                part = card, device.content.part(read)
+                if part in tried:
+                    continue
+                tried.add(part)
                 if _may_match(request, device):
                     cards[card] = cards.get(card, False) or device.is_shared
         if names and any(cards):

@@ -14,6 +14,7 @@ import numpy as np
 from capcard_sched.devices.allocator import CANNOT_ALLOCATE, NodeError
 from capcard_sched.devices.claims import AllocationError
 from capcard_sched.framework.api.node_view import Diagnosis
+from capcard_sched.framework.toolkit.device_cards import card_of
 from capcard_sched.model.refusal import Code
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from capcard_sched.devices.usage import DeviceUsage
     from capcard_sched.framework.api.node_view import FilterResult, NodeView, Rows
     from capcard_sched.model.job import Node
-    from capcard_sched.state.columns import NodeTable
 
 #: Why claims get no devices: on one node, or anywhere; the preference of the node if they get them.
 Verdict: TypeAlias = "NodeError | AllocationError | int"
@@ -72,6 +72,8 @@ class ClaimVerdicts:
         #: The version of the inventory and the generation of the nodes of all columns.
         self._version: int | None = None
         self._generation = -1
+        #: The attributes in which equal nodes do not differ; None for all.
+        self._read: frozenset[str] | None = frozenset()
         self._names: dict[str, int] = {}
         #: By row: its pools.
         self._pools: list[tuple[DevicePool, ...]] = []
@@ -117,7 +119,7 @@ class ClaimVerdicts:
         found: Rows = np.array(self._preferences, dtype=np.intp).take(np.maximum(codes, _UNKNOWN))
         return found
 
-    def solutions(self, search: DeviceSearch, table: NodeTable, row: int) -> tuple[dict[int, Solution], int]:
+    def solutions(self, search: DeviceSearch, table: Any, row: int) -> tuple[dict[int, Solution], int]:
         """Where claims get devices now, by the device state of nodes, and that of a row; -1 if it equals no other."""
         self._renew(table, search.inventory)
         column = self._column(search.contents, search.usage, future=False)
@@ -174,6 +176,9 @@ class ClaimVerdicts:
             self._numbers.clear()
             self._forget_results()
             self._names, self._pools = {}, []
+        if (read := inventory.read_attributes()) != self._read:
+            self._read = read
+            self._reshape()
         if table.generation == self._generation and len(self._pools) == len(table):
             return
         self._generation = table.generation
@@ -190,7 +195,10 @@ class ClaimVerdicts:
         for row, reached in enumerate(pools):
             for pool in reached:
                 self._rows.setdefault(pool.id, []).append(row)
-        self._shapes = [self._shape(reached) for reached in pools]
+        self._reshape()
+
+    def _reshape(self) -> None:
+        self._shapes = [self._shape(reached) for reached in self._pools]
         self._states.clear()
 
     def _column(self, contents: tuple[Hashable, ...], usage: DeviceUsage, *, future: bool) -> _Column:
@@ -211,6 +219,7 @@ class ClaimVerdicts:
 
     def _shape(self, pools: tuple[DevicePool, ...]) -> int:
         """The number of pools with these devices; -1 if the result may name one, or depends on shares."""
+        read = self._read
         if any(device.is_shared or device.spec.binding_conditions for pool in pools for device in pool.devices):
             return -1
         return self._number(
@@ -221,7 +230,8 @@ class ClaimVerdicts:
                     bool(pool.invalid),
                     tuple(pool.counters.items()),
                     tuple([
-                        (device.content, device.taints, tuple(device.counters.items())) for device in pool.devices
+                        (device.content.part(read), card_of(device), device.taints, tuple(device.counters.items()))
+                        for device in pool.devices
                     ]),
                 )
                 for pool in pools

@@ -53,6 +53,11 @@ class RandomNodes:
             return each
         pool = {**spec["pool"], "name": f"{spec['pool']['name']}-{number}"}
         spec = {**spec, "pool": pool, "nodeName": f"n{number}"}
+        if spec.get("devices"):  # told apart by an attribute that no claim reads
+            own = {"uuid": {"string": f"{number}"}}
+            spec["devices"] = [
+                {**each, "attributes": {**(each.get("attributes") or {}), **own}} for each in spec["devices"]
+            ]
         return {"metadata": {"name": f"{each['metadata']['name']}-{number}"}, "spec": spec}
 
     def _number_rows(self) -> None:
