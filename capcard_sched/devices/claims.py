@@ -189,7 +189,7 @@ class ClaimPlans:
 
 #: Plans that are kept, and contents beyond twice the number of claims.
 _MOST_PLANS: Final = 4096
-#: Attributes that are told apart: tenants write their names.
+#: Attributes by which nodes differ: tenants write their names.
 _MOST_READ: Final = 4096
 _SPARE: Final = 1024
 #: Characters of all CEL expressions of a claim: they are compiled within a session, at 1.3 us per character.

@@ -53,7 +53,7 @@ class RandomNodes:
             return each
         pool = {**spec["pool"], "name": f"{spec['pool']['name']}-{number}"}
         spec = {**spec, "pool": pool, "nodeName": f"n{number}"}
-        if spec.get("devices"):  # told apart by an attribute that no claim reads
+        if spec.get("devices"):  # each with an attribute of its own, which no claim reads
             own = {"uuid": {"string": f"{number}"}}
             spec["devices"] = [
                 {**each, "attributes": {**(each.get("attributes") or {}), **own}} for each in spec["devices"]
