@@ -60,7 +60,7 @@ def node_slices(scene: str, node: str, number: int) -> Iterator[_Document]:
     if scene != "D3":
         model = _MODELS[number % len(_MODELS)]
         devices = [_device(f"gpu-{index}", model, numa=index // (_DEVICES // 2)) for index in range(_DEVICES)]
-        yield _slice(node, "gpus", {"devices": devices}, 1)
+        yield _slice(node, "gpus", {"devices": _with_uuids(node, devices)}, 1)
         return
     sets = [{"name": f"gpu-{gpu}", "counters": {"memory": {"value": "126Gi"}}} for gpu in range(_GPUS)]
     yield _slice(node, "counters", {"sharedCounters": sets}, 2)
@@ -69,7 +69,7 @@ def node_slices(scene: str, node: str, number: int) -> Iterator[_Document]:
         for part in range(_PARTITIONS):
             devices.append(_device(f"gpu-{gpu}-mig-{part}", _MODELS[0], uses=(f"gpu-{gpu}", "18Gi")))
         devices.append(_device(f"gpu-{gpu}", _MODELS[0], uses=(f"gpu-{gpu}", "126Gi")))
-    yield _slice(node, "gpus", {"devices": devices}, 2)
+    yield _slice(node, "gpus", {"devices": _with_uuids(node, devices)}, 2)
 
 
 def _device(name: str, model: str, *, numa: int = 0, uses: tuple[str, str] | None = None) -> _Document:
@@ -80,6 +80,13 @@ def _device(name: str, model: str, *, numa: int = 0, uses: tuple[str, str] | Non
     if uses is not None:
         found["consumesCounters"] = [{"counterSet": uses[0], "counters": {"memory": {"value": uses[1]}}}]
     return found
+
+
+def _with_uuids(node: str, devices: list[_Document]) -> list[_Document]:
+    """Devices with an attribute of their own, which drivers publish and no claim reads."""
+    for each in devices:
+        each["attributes"]["uuid"] = {"string": f"GPU-{node}-{each['name']}"}
+    return devices
 
 
 def _slice(node: str, name: str, spec: _Document, count: int) -> _Document:

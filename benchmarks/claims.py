@@ -11,14 +11,13 @@ The plain loop searches every node for a pod, with the allocator of the product 
 
 from __future__ import annotations
 
-import statistics
 import time
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from benchmarks.claim_objects import CLAIMED, PODS_PER_NODE, arriving, present, written
-from benchmarks.measure import Frame, build_core, resident_growth, run_session
+from benchmarks.measure import Frame, SceneRun, build_core, one_more_pod, resident_growth, run_session, session_medians
 from benchmarks.workloads import START
 from capcard_sched.devices.allocator import Allocator, NodeError
 from capcard_sched.devices.claims import claim_facts, plan_claim
@@ -27,10 +26,11 @@ from capcard_sched.devices.ledger import DeviceLedger
 from capcard_sched.gc import settle_memory
 from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.device_objects import DeviceClassObject, ResourceClaimObject, ResourceSliceObject
-from capcard_sched.model.intents import Bind
 from capcard_sched.model.objects import NodeObject, PodObject, PodStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from benchmarks.measure import Session
     from capcard_sched.devices.claims import RequestPlan
     from capcard_sched.devices.inventory import PoolDevice
@@ -45,33 +45,11 @@ _MORE_PODS: Final = 15
 _MEMORY_CLAIMS: Final = 10_000
 
 
-class ClaimRun(msgspec.Struct, frozen=True):
-    """Figures of one scene at one size; medians over the repeats, in seconds."""
+class ClaimRun(SceneRun, frozen=True, kw_only=True):
+    """Figures of one scene at one size; the plain loop agrees on nodes and devices."""
 
-    scene: str
-    size: str
-    nodes: int
-    pods: int
-    placed: int
-    session_seconds: float
-    session_cpu_seconds: float
-    #: One more pod, once everything runs.
-    change_cpu_seconds: float
-    plain_seconds_per_pod: float
-    #: Of the pods of the plain loop, those whose devices it finds on the node of the engine.
-    agreed: int
     #: Bytes of resident memory per 10,000 claims, allocated ones.
     claim_bytes: float
-
-    @property
-    def tasks_per_cpu_second(self) -> float:
-        """Pods placed per second that this process computed."""
-        return self.placed / self.session_cpu_seconds
-
-    @property
-    def ratio(self) -> float:
-        """Ratio of the plain loop's time per pod to the engine's."""
-        return self.plain_seconds_per_pod * self.tasks_per_cpu_second
 
 
 def measure_claims(name: str, size: str, nodes: int, repeats: int) -> ClaimRun:
@@ -87,21 +65,18 @@ def measure_claims(name: str, size: str, nodes: int, repeats: int) -> ClaimRun:
         session = run_session(core)
         sessions.append(session)
         core.step(running(deltas, session), START + 100_010)
-        changes.append(_one_more(core, name, pods))
+        changes.append(one_more_pod(core, name, _more(name, pods), START + 100_020))
         last = deltas, session
     plain, agreed = _plain(name, nodes, *last)
     return ClaimRun(
-        name,
-        size,
-        nodes,
-        pods,
-        len(sessions[0].binds),
-        statistics.median(session.seconds for session in sessions),
-        statistics.median(session.cpu_seconds for session in sessions),
-        statistics.median(changes),
-        plain,
-        agreed,
-        _memory(name, nodes, *last),
+        scene=name,
+        size=size,
+        nodes=nodes,
+        pods=pods,
+        plain_seconds_per_pod=plain,
+        agreed=agreed,
+        claim_bytes=_memory(name, nodes, *last),
+        **session_medians(sessions, changes),
     )
 
 
@@ -132,18 +107,10 @@ def running(deltas: list[Delta], session: Session) -> list[Delta]:
     return [*claims, *pods]
 
 
-def _one_more(core: Core, scene: str, pods: int) -> float:
-    """CPU seconds of the session for one more pod with a group of its own: the median over several templates."""
-    core.step([], START + 100_020)
-    seconds = []
+def _more(scene: str, pods: int) -> Iterator[list[Delta]]:
+    """The objects of additional pods, of several templates."""
     for number in range(_MORE_PODS):
-        news = [*arriving(scene, 1, pods + number * CLAIMED[scene], alone=True)]
-        began = time.process_time()
-        result = core.step(news, START + 100_030 + number)
-        seconds.append(time.process_time() - began)
-        if not any(isinstance(intent, Bind) for intent in result.intents):
-            raise RuntimeError(f"{scene}: the additional pod {number} was not placed")
-    return statistics.median(seconds)
+        yield [*arriving(scene, 1, pods + number * CLAIMED[scene], alone=True)]
 
 
 # --- the plain loop --------------------------------------------------------------------------------------------------
@@ -155,7 +122,7 @@ class _PlainAllocator(Allocator):
     def _check_free(self) -> None:
         pass
 
-    def _matches(self, request: RequestPlan, device: PoolDevice) -> bool:
+    def _matches(self, index: int, request: RequestPlan, device: PoolDevice) -> bool:  # noqa: ARG002
         value = device.content.value
         assert isinstance(value, dict)
         return all(selector.program.evaluate(value) for selector in request.selectors)

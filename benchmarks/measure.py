@@ -30,7 +30,7 @@ from capcard_sched.model.intents import Bind
 from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject, PodStatus, QueueObject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from benchmarks.workloads import Workload
 
@@ -208,6 +208,66 @@ def run_session(core: Core) -> Session:
     if result.report.errors:
         raise RuntimeError(f"a hook failed: {result.report.errors[0]}")
     return Session(seconds, cpu_seconds, [intent for intent in result.intents if isinstance(intent, Bind)])
+
+
+class SceneRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of one scene at one size; medians over the repeats, in seconds."""
+
+    scene: str
+    size: str
+    nodes: int
+    pods: int
+    placed: int
+    session_seconds: float
+    session_cpu_seconds: float
+    #: One more pod, once everything runs.
+    change_cpu_seconds: float
+    plain_seconds_per_pod: float
+    #: Of the pods of the plain loop, those that it places as the engine does.
+    agreed: int
+
+    @property
+    def tasks_per_cpu_second(self) -> float:
+        """Pods placed per second that this process computed."""
+        return self.placed / self.session_cpu_seconds
+
+    @property
+    def ratio(self) -> float:
+        """Ratio of the plain loop's time per pod to the engine's."""
+        return self.plain_seconds_per_pod * self.tasks_per_cpu_second
+
+
+def session_medians(sessions: Sequence[Session], changes: Sequence[float]) -> dict[str, Any]:
+    """The fields of a `SceneRun` that follow from the sessions of the repeats, and from those of one more pod."""
+    return {
+        "placed": len(sessions[0].binds),
+        "session_seconds": statistics.median(session.seconds for session in sessions),
+        "session_cpu_seconds": statistics.median(session.cpu_seconds for session in sessions),
+        "change_cpu_seconds": statistics.median(changes),
+    }
+
+
+def one_more_pod(core: Core, scene: str, news: Iterable[Sequence[Delta]], at: float) -> float:
+    """CPU seconds of the session for one more pod with a group of its own: the median over the pods of `news`.
+
+    Args:
+        core: Runs a session at `at` first.
+        scene: Name in errors.
+        news: Objects of each pod.
+        at: Unix seconds.
+
+    Raises:
+        RuntimeError: A pod was not placed.
+    """
+    core.step([], at)
+    seconds = []
+    for number, deltas in enumerate(news):
+        began = process_time()
+        result = core.step(deltas, at + 1 + number)
+        seconds.append(process_time() - began)
+        if not any(isinstance(intent, Bind) for intent in result.intents):
+            raise RuntimeError(f"{scene}: the additional pod {number} was not placed")
+    return statistics.median(seconds)
 
 
 def _sample(workload: Workload, frames: Sequence[Frame]) -> dict[str, float]:

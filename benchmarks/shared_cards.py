@@ -11,20 +11,18 @@ from __future__ import annotations
 
 import gc
 import math
-import statistics
 import time
 import tracemalloc
 from typing import Final, NamedTuple
 
 import msgspec
 
-from benchmarks.measure import core_with, run_session
+from benchmarks.measure import SceneRun, core_with, one_more_pod, run_session, session_medians
 from benchmarks.workloads import START, make_queue, timestamp
 from capcard_sched.framework.core import Core
 from capcard_sched.gc import settle_memory
 from capcard_sched.model.annotations import NODE_VGPU_REGISTER
 from capcard_sched.model.deltas import Delta, ObjectChanged
-from capcard_sched.model.intents import Bind
 from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject
 from capcard_sched.plugins.deviceshare.geometry import DEFAULT_GEOMETRIES, geometry_of
 
@@ -56,33 +54,11 @@ _MEMORY: Final = tuple(1024 * size for size in (1, 2, 3, 4, 6, 8, 10, 12, 16, 20
 _CORES: Final = (5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 60, 100)
 
 
-class Sharing(msgspec.Struct, frozen=True):
-    """Figures of one scene at one size; medians over the repeats, in seconds."""
+class Sharing(SceneRun, frozen=True, kw_only=True):
+    """Figures of one scene at one size."""
 
-    scene: str
-    size: str
-    nodes: int
-    pods: int
-    placed: int
-    session_seconds: float
-    session_cpu_seconds: float
-    #: One more pod, once everything runs.
-    change_cpu_seconds: float
     #: Bytes that the plugin keeps of the cards, before any pod.
     card_bytes: int
-    plain_seconds_per_pod: float
-    #: Of the pods of the plain loop, those on the node that the engine chose.
-    agreed: int
-
-    @property
-    def tasks_per_cpu_second(self) -> float:
-        """Pods placed per second that this process computed."""
-        return self.placed / self.session_cpu_seconds
-
-    @property
-    def ratio(self) -> float:
-        """How many times less a pod costs than in the plain loop."""
-        return self.plain_seconds_per_pod * self.tasks_per_cpu_second
 
 
 class _Wish(NamedTuple):
@@ -100,20 +76,18 @@ def measure_sharing(name: str, size: str, nodes: int, repeats: int) -> Sharing:
             core.apply(delta)
         settle_memory()
         sessions.append(run_session(core))
-        changes.append(_one_more(core, name, pods))
+        news = (coming(name, 1, pods + number * SHARED[name], alone=True) for number in range(_MORE_PODS))
+        changes.append(one_more_pod(core, name, news, START + 300))
     plain, agreed = _plain(name, nodes, {bind.name: bind.node for bind in sessions[0].binds})
     return Sharing(
-        name,
-        size,
-        nodes,
-        pods,
-        len(sessions[0].binds),
-        statistics.median(session.seconds for session in sessions),
-        statistics.median(session.cpu_seconds for session in sessions),
-        statistics.median(changes),
-        _card_bytes(name, nodes),
-        plain,
-        agreed,
+        scene=name,
+        size=size,
+        nodes=nodes,
+        pods=pods,
+        card_bytes=_card_bytes(name, nodes),
+        plain_seconds_per_pod=plain,
+        agreed=agreed,
+        **session_medians(sessions, changes),
     )
 
 
@@ -179,23 +153,6 @@ def coming(scene: str, pods: int, first: int = 0, *, alone: bool = False) -> lis
         }
         found.append(ObjectChanged(msgspec.convert(pod, PodObject)))
     return found
-
-
-def _one_more(core: Core, scene: str, pods: int) -> float:
-    """CPU seconds of the session for one more pod with a group of its own, after those before are settled.
-
-    The median over several pods, each of another template.
-    """
-    core.step([], START + 300)
-    seconds = []
-    for number in range(_MORE_PODS):
-        group, pod = coming(scene, 1, pods + number * SHARED[scene], alone=True)
-        began = time.process_time()
-        result = core.step([group, pod], START + 301 + number)
-        seconds.append(time.process_time() - began)
-        if not any(isinstance(intent, Bind) for intent in result.intents):
-            raise RuntimeError(f"{scene}: the additional pod {number} was not placed")
-    return statistics.median(seconds)
 
 
 def _card_bytes(scene: str, nodes: int) -> int:

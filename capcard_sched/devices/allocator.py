@@ -52,6 +52,15 @@ class Chosen(NamedTuple):
     share: Mapping[str, Fraction] | None
 
 
+class Solution(NamedTuple):
+    """The devices of a search by position: those of another node with equal devices, in use alike, as well."""
+
+    #: By claim: requests with the numbers of their devices on the node, over all its pools.
+    chosen: tuple[tuple[tuple[RequestPlan, int], ...], ...]
+    #: By claim: the alternative of each request.
+    picked: tuple[tuple[RequestPlan, ...], ...]
+
+
 class Allocator:
     """One search: the claims of one pod on one node."""
 
@@ -101,6 +110,27 @@ class Allocator:
         finally:
             self._release_constraints()
 
+    def solution(self) -> Solution | None:
+        """Where the latest allocation is; None if it has shares."""
+        if any(each.share is not None for chosen in self._chosen for each in chosen):
+            return None
+        places = {device.id: place for place, device in enumerate(self._devices_in_order())}
+        chosen = tuple([tuple([(each.request, places[each.device.id]) for each in found]) for found in self._chosen])
+        return Solution(chosen, tuple(map(tuple, self._picked)))
+
+    def repeat(self, plans: Sequence[ClaimPlan], solution: Solution) -> list[Allocation]:
+        """The allocation that `allocate` finds, by the solution for a node with equal devices, in use alike."""
+        devices = self._devices_in_order()
+        self._plans = plans
+        self._chosen = [
+            [Chosen(request, devices[place], None) for request, place in found] for found in solution.chosen
+        ]
+        self._picked = [*map(list, solution.picked)]
+        return [self._result(index) for index in range(len(plans))]
+
+    def _devices_in_order(self) -> list[PoolDevice]:
+        return [device for pool in self._pools for device in pool.devices]
+
     def _release_constraints(self) -> None:
         """Removes the chosen devices: constraints from outside are used again."""
         for index, chosen in reversed(list(enumerate(self._chosen))):
@@ -143,20 +173,20 @@ class Allocator:
             found += [
                 (pool, device)
                 for device in pool.devices
-                if self._matches(request, device) and self._share_of(request, device) is not None
+                if self._matches(index, request, device) and self._share_of(request, device) is not None
             ]
         self._all[index, request.number] = found
         return len(found)
 
     def _check_free(self) -> None:
         """Refuses a node with fewer free matching devices than a request needs, without a search."""
-        for plan in self._plans:
+        for index, plan in enumerate(self._plans):
             for alternatives in plan.requests:
-                texts = [self._shortage(request) for request in alternatives]
+                texts = [self._shortage(index, request) for request in alternatives]
                 if all(texts):
                     raise NodeError(f"{CANNOT_ALLOCATE}: {texts[0]}")
 
-    def _shortage(self, request: RequestPlan) -> str:
+    def _shortage(self, index: int, request: RequestPlan) -> str:
         """Why too few devices are free for a request, whatever the others take; "" if there may be enough."""
         if request.all_devices:
             return ""
@@ -164,7 +194,7 @@ class Allocator:
         for pool in self._pools:
             for device in pool.devices:
                 try:
-                    if not self._matches(request, device):
+                    if not self._matches(index, request, device):
                         continue
                 except AllocationError:
                     return ""  # the search decides whether it tries the device
@@ -172,7 +202,9 @@ class Allocator:
                 if device.is_shared:
                     return ""  # serves several requests
                 free += request.admin_access or not self._usage.is_in_use(device.id)
-        if free >= request.devices or any(pool.invalid for pool in self._pools):
+                if free >= request.devices:
+                    return ""
+        if any(pool.invalid for pool in self._pools):
             return ""
         noun = "device" if request.devices == 1 else "devices"
         return f"request {request.name} needs {request.devices} {noun}, {free} of {matching} free"
@@ -235,7 +267,7 @@ class Allocator:
                 if (
                     place >= start
                     and self._is_available(index, request, device)
-                    and self._matches(request, device)
+                    and self._matches(index, request, device)
                     and self._take(index, request, pool, device)
                     and self._continue(index, position, request, number + 1, place + 1, pool)
                 ):
@@ -255,15 +287,16 @@ class Allocator:
         self._give_back(index, pool)
         return False
 
-    def _matches(self, request: RequestPlan, device: PoolDevice) -> bool:
+    def _matches(self, index: int, request: RequestPlan, device: PoolDevice) -> bool:
         """Whether a device passes all selectors. Raises AllocationError if one of them fails."""
         for selector in request.selectors:
             try:
                 if not device.content.matches(selector.program):
                     return False
             except EvaluationError as error:
+                source = selector.source(self._plans[index].key)
                 raise AllocationError(
-                    f"{selector.source} on device {'/'.join(device.id)}: CEL runtime error: {error}", "selector_error"
+                    f"{source} on device {'/'.join(device.id)}: CEL runtime error: {error}", "selector_error"
                 ) from None
         return True
 

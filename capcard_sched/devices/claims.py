@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from capcard_sched.cel.program import Program
-from capcard_sched.devices.selectors import compile_selector
+from capcard_sched.devices.selectors import compile_selector, qualified, read_attributes
 from capcard_sched.model.device_objects import ALL, EXACT_COUNT, MAX_ALTERNATIVES, Allocation, DeviceClaim
 from capcard_sched.model.ownership import Owner, controller_of_meta
 from capcard_sched.model.quantity import QuantityError, parse_quantity
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
         ResourceClaimObject,
     )
     from capcard_sched.model.objects import Toleration
+
+
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 class AllocationError(Exception):
@@ -51,6 +54,8 @@ class Claim(msgspec.Struct, frozen=True):
     #: Uids of the pods that it is reserved for.
     consumers: frozenset[str]
     resource_version: str = ""
+    #: Of the spec, equal for equal ones; b"" while it is unknown.
+    content: bytes = b""
 
     @property
     def key(self) -> str:
@@ -71,15 +76,47 @@ def claim_facts(obj: ResourceClaimObject) -> Claim:
         status.allocation,
         frozenset(each.uid for each in status.reserved_for or ()),
         meta.resource_version,
+        content_of(obj.spec.devices),
     )
+
+
+def content_of(spec: DeviceClaim) -> bytes:
+    """The content of a spec: claims of equal content have equal plans."""
+    return _encode(spec)
+
+
+class SharedSpecs:
+    """Equal specs of claims as one object: those of one template."""
+
+    def __init__(self) -> None:
+        self._specs: dict[bytes, tuple[bytes, DeviceClaim]] = {}
+
+    def share(self, claim: Claim, claims: Mapping[str, Claim]) -> Claim:
+        """The claim with the spec of an earlier one; `claims` are all that may refer to shared specs."""
+        if len(self._specs) > 2 * len(claims) + _SPARE:
+            self._specs = {each.content: (each.content, each.spec) for each in claims.values()}
+        content, spec = self._specs.setdefault(claim.content, (claim.content, claim.spec))
+        return claim if spec is claim.spec else msgspec.structs.replace(claim, content=content, spec=spec)
 
 
 class Selector(NamedTuple):
     """One selector of a class or request."""
 
     program: Program
-    #: Begin of the text of its errors: `class c: selector #0`.
-    source: str
+    #: The attributes that it may read, without their domains; None for all.
+    reads: frozenset[str] | None
+    #: Position among the selectors of its class, or of its request.
+    number: int
+    #: "" for one of a request.
+    class_name: str = ""
+
+    def source(self, claim: str) -> str:
+        """Begin of the text of its errors for a claim, by `namespace/name`: `class c: selector #0`."""
+        return _source(self.class_name, claim, self.number)
+
+
+def _source(class_name: str, claim: str, number: int) -> str:
+    return f"{f'class {class_name}' if class_name else f'claim {claim}'}: selector #{number}"
 
 
 class RequestPlan(NamedTuple):
@@ -112,6 +149,49 @@ class ClaimPlan(NamedTuple):
     spec: DeviceClaim
 
 
+class ClaimPlans:
+    """The plans of claims by their content, for one state of the classes."""
+
+    def __init__(self, classes: Mapping[str, DeviceClassObject]) -> None:
+        self._classes = classes
+        self._plans: dict[bytes, ClaimPlan] = {}
+        #: The attributes, without their domains, that selectors and constraints of plans may read since the classes
+        #: changed; None for all.
+        self.reads: set[str] | None = set()
+
+    def forget(self) -> None:
+        """Drops the plans: a class changed."""
+        self._plans.clear()
+        self.reads = set()
+
+    def of(self, claim: Claim) -> ClaimPlan:
+        """The plan of a claim, as `plan_claim`. Those that fail are not kept."""
+        content = claim.content or content_of(claim.spec)
+        found = self._plans.get(content)
+        if found is None:
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            found = self._plans[content] = plan_claim(claim, self._classes)
+            self._note_reads(found)
+        return ClaimPlan(claim.key, claim.uid, found.requests, found.constraints, found.spec)
+
+    def _note_reads(self, plan: ClaimPlan) -> None:
+        selectors = [each for alternatives in plan.requests for one in alternatives for each in one.selectors]
+        for each in selectors:
+            if self.reads is None or each.reads is None or len(self.reads) > _MOST_READ:
+                self.reads = None
+                return
+            self.reads |= each.reads
+        if self.reads is not None:
+            names = [each.match_attribute or each.distinct_attribute or "" for each in plan.constraints]
+            self.reads |= {qualified(name, "")[1] for name in names}
+
+
+#: Plans that are kept, and contents beyond twice the number of claims.
+_MOST_PLANS: Final = 4096
+#: Attributes by which nodes differ: tenants write their names.
+_MOST_READ: Final = 4096
+_SPARE: Final = 1024
 #: Characters of all CEL expressions of a claim: they are compiled within a session, at 1.3 us per character.
 _MOST_CHARACTERS: Final = 65_536
 #: A feature that is not supported, as part of a sentence.
@@ -174,8 +254,8 @@ def _plan_request(
     if each.allocation_mode != ALL and each.count < 1:
         raise AllocationError(f"{where}: count {each.count} is not above 0")
     selectors = [
-        *_selectors(of_class.spec.selectors, f"class {each.device_class_name}"),
-        *_selectors(each.selectors, f"claim {claim.key}"),
+        *_selectors(of_class.spec.selectors, claim.key, each.device_class_name),
+        *_selectors(each.selectors, claim.key),
     ]
     try:
         requested = each.capacity.requests if each.capacity is not None else None
@@ -196,15 +276,15 @@ def _plan_request(
     )
 
 
-def _selectors(found: tuple[DeviceSelector, ...] | None, source: str) -> list[Selector]:
+def _selectors(found: tuple[DeviceSelector, ...] | None, claim: str, class_name: str = "") -> list[Selector]:
     made: list[Selector] = []
     for index, selector in enumerate(found or ()):
-        if selector.cel is None:
-            raise AllocationError(f"{source}: selector #{index}: CEL expression empty", "selector_error")
-        program = compile_selector(selector.cel.expression)
+        expression = selector.cel.expression if selector.cel is not None else ""
+        program = compile_selector(expression) if selector.cel is not None else None
         if not isinstance(program, Program):
-            raise AllocationError(f"{source}: selector #{index}: CEL compile error: {program}", "selector_error")
-        made.append(Selector(program, f"{source}: selector #{index}"))
+            problem = "expression empty" if program is None else f"compile error: {program}"
+            raise AllocationError(f"{_source(class_name, claim, index)}: CEL {problem}", "selector_error")
+        made.append(Selector(program, read_attributes(expression), index, class_name))
     return made
 
 

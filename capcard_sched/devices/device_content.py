@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from capcard_sched.cel.values import EvaluationError
 from capcard_sched.devices.capacities import Capacities, parse_capacities
-from capcard_sched.devices.selectors import device_value
+from capcard_sched.devices.selectors import device_value, qualified
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from capcard_sched.cel.program import Program
     from capcard_sched.model.device_objects import SliceDevice
+
+
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 class DeviceContent:
     """What selectors read of a device, and their results."""
 
-    __slots__ = ("_results", "attributes", "capacities", "value")
+    __slots__ = ("_capacity", "_part", "_results", "attributes", "capacities", "name", "value")
 
     def __init__(self, device: SliceDevice, driver: str) -> None:
         self.attributes = device.attributes or {}
@@ -25,7 +32,24 @@ class DeviceContent:
             self.value: dict[str, Any] | EvaluationError = device_value(device, driver)
         except EvaluationError as error:
             self.value = error
+        self._capacity = device.capacity
+        self._part: tuple[frozenset[str], Hashable] | None = None
+        #: What others call such a device, once they know it.
+        self.name: str | None = None
         self._results: dict[Program, bool | EvaluationError] = {}
+
+    def part(self, names: frozenset[str] | None) -> Hashable:
+        """Equal for contents that differ in other attributes than these, by their names without domains; None: in none.
+
+        Contents with an invalid attribute or capacity equal themselves alone.
+        """
+        if names is None or isinstance(self.value, EvaluationError) or isinstance(self.capacities, str):
+            return self
+        if self._part is None or self._part[0] is not names:
+            driver = self.value["driver"]
+            kept = [each for each in self.attributes.items() if qualified(each[0], driver)[1] in names]
+            self._part = names, _encode((driver, self.value["allowMultipleAllocations"], self._capacity, kept))
+        return self._part[1]
 
     def matches(self, program: Program) -> bool:
         """The result of a selector; evaluated once. Raises EvaluationError."""

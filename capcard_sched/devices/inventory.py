@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from capcard_sched.devices.claims import ClaimPlans
 from capcard_sched.devices.device_content import DeviceContent
 from capcard_sched.devices.pool_changes import PoolChanges, PoolId
+from capcard_sched.devices.selectors import qualified
 from capcard_sched.model.quantity import QuantityError, parse_quantity
 from capcard_sched.model.selectors import matches_node_selector, node_selector_problem
 
@@ -139,6 +141,7 @@ class DeviceInventory:
     def __init__(self) -> None:
         self.slices: dict[str, DeviceSlice] = {}
         self.classes: dict[str, DeviceClassObject] = {}
+        self.plans = ClaimPlans(self.classes)
         self._rules: dict[str, DeviceTaintRuleSpec] = {}
         self._by_node: dict[str, dict[str, DeviceSlice]] = {}
         #: Slices for several nodes.
@@ -146,6 +149,10 @@ class DeviceInventory:
         self._by_pool: dict[PoolId, dict[str, DeviceSlice]] = {}
         self._devices = 0  # in slices
         self._contents: dict[bytes, DeviceContent] = {}
+        #: The attributes of devices, without domains.
+        self._attributes: set[str] = set()
+        #: Those that plans read, for a version and the numbers of attributes and of names that plans read.
+        self._known_reads: tuple[tuple[int, int, int], frozenset[str]] = (0, 0, 0), frozenset()
         #: Node name to its pools, with the labels they were computed for.
         self._pools: dict[str, tuple[Mapping[str, str], tuple[DevicePool, ...]]] = {}
         #: Of slices, classes and taint rules.
@@ -155,6 +162,16 @@ class DeviceInventory:
     def version(self) -> int:
         """Increases with every change of a slice, class or taint rule."""
         return self.changes.serial
+
+    def read_attributes(self) -> frozenset[str] | None:
+        """The attributes of devices, without domains, that plans of claims may read; None for all."""
+        reads = self.plans.reads
+        if reads is None:
+            return None
+        stamp = self.version, len(self._attributes), len(reads)
+        if self._known_reads[0] != stamp:
+            self._known_reads = stamp, frozenset(self._attributes & reads)
+        return self._known_reads[1]
 
     # --- objects ----------------------------------------------------------------------------------------------------
 
@@ -201,11 +218,13 @@ class DeviceInventory:
     def apply_class(self, obj: DeviceClassObject) -> None:
         """Adds or replaces a class."""
         self.classes[obj.metadata.name] = obj
+        self.plans.forget()
         self.changes.note()
 
     def drop_class(self, name: str) -> None:
         """Removes a class."""
         self.classes.pop(name, None)
+        self.plans.forget()
         self.changes.note()
 
     def apply_rule(self, name: str, rule: DeviceTaintRuleSpec | None) -> None:
@@ -277,6 +296,7 @@ class DeviceInventory:
             if len(self._contents) > 2 * self._devices + _SPARE:
                 self._contents.clear()
             found = self._contents[key] = DeviceContent(device, driver)
+            self._attributes.update(qualified(name, driver)[1] for name in found.attributes)
         return found
 
     # --- pools ------------------------------------------------------------------------------------------------------

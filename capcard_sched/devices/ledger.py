@@ -14,6 +14,7 @@ import msgspec
 from capcard_sched.devices.double_allocations import DoubleAllocations
 from capcard_sched.devices.searches import SearchCounts
 from capcard_sched.devices.usage import DeviceUsage
+from capcard_sched.model.binding_conditions import has_binding_conditions
 from capcard_sched.model.device_objects import Allocation
 from capcard_sched.model.selectors import NAME_FIELD
 
@@ -50,6 +51,8 @@ class DeviceLedger(DeviceUsage):
         self.searches, self.doubled = SearchCounts(), DoubleAllocations()
         #: Keys of the claims whose devices the future does not count, with their allocations.
         self._freed: dict[str, Allocation] = {}
+        #: Keys of the claims with devices that are prepared after their written allocation.
+        self.prepared: set[str] = set()
 
     def allocation(self, key: str) -> Allocation | None:
         """The allocation of a claim, written or assumed."""
@@ -89,6 +92,9 @@ class DeviceLedger(DeviceUsage):
             self._use(assumed.allocation, -1)
             assumed.allocation = None
         self.claims[claim.key] = claim
+        self.prepared.discard(claim.key)
+        if has_binding_conditions(claim.allocation):
+            self.prepared.add(claim.key)
         self._use(claim.allocation, +1)
         self._free(claim.key)
 
@@ -96,6 +102,7 @@ class DeviceLedger(DeviceUsage):
         """Removes a claim."""
         self._retain(key)
         claim = self.claims.pop(key, None)
+        self.prepared.discard(key)
         self._drop_assumed(key)
         if claim is not None:
             self._use(claim.allocation, -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Final, Literal, TypeAlias, get_args
 
 #: `no_devices`: the devices that are free do not fulfil the claims. `invalid_claim`: no node can, whatever its devices.
@@ -37,5 +38,4 @@ class SearchCounts:
         """Counts a search."""
         self.results[result] += 1
         self.all_trials += trials
-        place = next((index for index, bound in enumerate(TRIALS) if trials <= bound), len(TRIALS))
-        self.trials[place] += 1
+        self.trials[bisect_left(TRIALS, trials)] += 1

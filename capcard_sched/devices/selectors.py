@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from capcard_sched.cel.program import compiled
+from capcard_sched.cel.syntax import SyntaxNode, parse
 from capcard_sched.cel.values import DefaultMap, EvaluationError, Quantity, parse_semver
 from capcard_sched.model.quantity import QuantityError, parse_quantity
+from capcard_sched.model.text_cache import text_cache
 
 if TYPE_CHECKING:
     from capcard_sched.cel.program import Program
@@ -28,6 +30,61 @@ _VARIABLES: Final = (("device", _DEVICE),)
 def compile_selector(expression: str) -> Program | CompileError:
     """The program of a selector, or why it does not compile; kept for further uses."""
     return compiled(expression, _VARIABLES)
+
+
+@text_cache(1024)
+def read_attributes(expression: str) -> frozenset[str] | None:
+    """The names, without domains, of the attributes that a valid selector may read; None if that is not known."""
+    found: set[str] = set()
+    waiting: list[object] = [parse(expression)]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, SyntaxNode):
+            name = _attribute_of(each)
+            if name is None:
+                return None
+            if name:
+                found.add(name)
+            elif not _is_other_field(each):
+                waiting += each.parts
+        elif isinstance(each, tuple):
+            waiting += each
+    return frozenset(found)
+
+
+def _attribute_of(node: SyntaxNode) -> str | None:
+    """The attribute that a node reads, "" for none, None for any."""
+    if node.kind == "name":
+        return None if node.parts[0] == "device" else ""
+    operand, key = (node.parts[1], node.parts[0]) if node.kind == "in" else (*node.parts, None, None)[:2]
+    if node.kind not in ("in", "select", "index") or not _is_domain(operand):
+        return ""
+    return _text(key)
+
+
+def _is_domain(node: object) -> bool:
+    """Whether it is `device.attributes["domain"]`."""
+    if not isinstance(node, SyntaxNode) or node.kind not in ("select", "index") or _text(node.parts[1]) is None:
+        return False
+    operand = node.parts[0]
+    return _field_of_device(operand) == "attributes"
+
+
+def _is_other_field(node: SyntaxNode) -> bool:
+    return _field_of_device(node) in ("driver", "allowMultipleAllocations", "capacity")
+
+
+def _field_of_device(node: object) -> object:
+    if isinstance(node, SyntaxNode) and node.kind == "select" and isinstance(operand := node.parts[0], SyntaxNode):
+        return node.parts[1] if operand.kind == "name" and operand.parts[0] == "device" else None
+    return None
+
+
+def _text(key: object) -> str | None:
+    """A field, or an index that is a literal text."""
+    if isinstance(key, SyntaxNode):
+        return _text(key.parts[0]) if key.kind == "literal" else None
+    return key if isinstance(key, str) else None
 
 
 def device_value(device: SliceDevice, driver: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from capcard_sched.devices.claims import claim_facts
+from capcard_sched.devices.claims import SharedSpecs, claim_facts
 from capcard_sched.devices.inventory import DeviceInventory
 from capcard_sched.devices.ledger import DeviceLedger
 from capcard_sched.model.device_objects import (
@@ -41,6 +41,7 @@ class DeviceTable:
         self.by_resource: dict[str, str] = {}
         self._changes = changes
         self._invalid = invalid
+        self._specs = SharedSpecs()
         self.handlers: dict[type | str, Callable[[Any], None]] = {
             ResourceSliceObject: self._apply_slice,
             "ResourceSlice": lambda gone: self._drop_slice(gone.name),
@@ -104,7 +105,7 @@ class DeviceTable:
         self._changes.devices.add(f"DeviceTaintRule {name}")
 
     def _apply_claim(self, obj: ResourceClaimObject) -> None:
-        claim = claim_facts(obj)
+        claim = self._specs.share(claim_facts(obj), self.ledger.claims)
         results = claim.allocation.devices.results or () if claim.allocation is not None else ()
         problem = (
             f"status.allocation: {len(results)} devices, more than {MAX_RESULTS}" if len(results) > MAX_RESULTS else ""

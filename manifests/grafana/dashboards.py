@@ -162,6 +162,8 @@ SCHEDULER = Dashboard(
                   "Blocked: other devices use the counters that the device needs."),
             Panel("ResourceClaims", "timeseries", "none",
                   (("sum by (state) (capcard_dra_claims)", "{{state}}"),), 8),
+            Panel("Pods that wait for devices to be prepared", "timeseries", "none",
+                  (("sum(capcard_dra_waiting_pods)", "pods"),), 8, "Binding conditions of devices."),
             Panel("Searches for devices", "timeseries", "ops",
                   (("sum by (result) (rate(capcard_dra_allocations_total[$__rate_interval]))", "{{result}}"),), 8),
             Panel("Trials of a search", "timeseries", "none", _quantiles("capcard_dra_allocation_trials")),

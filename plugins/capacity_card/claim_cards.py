@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from capcard_sched.cel.values import EvaluationError
-from capcard_sched.devices.claims import AllocationError, Claim, plan_claim
+from capcard_sched.devices.claims import AllocationError, Claim, content_of
+from capcard_sched.devices.inventory import DeviceInventory
 from capcard_sched.framework.toolkit.device_cards import NVIDIA_DRIVER, accepted_cards, card_of, device_offers
 from capcard_sched.model.cards import CARD
 
@@ -22,15 +23,15 @@ if TYPE_CHECKING:
 
     from capcard_sched.cel.program import Program
     from capcard_sched.devices.claims import ClaimPlan, RequestPlan
-    from capcard_sched.devices.inventory import DeviceInventory, PoolDevice
+    from capcard_sched.devices.inventory import PoolDevice
     from capcard_sched.framework.api.node_view import Mask
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.device_objects import DeviceClassObject, ResourceClaimTemplateSpec
+    from capcard_sched.model.device_objects import ResourceClaimTemplateSpec
     from capcard_sched.model.pod_claims import PodClaim
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity_card.card_inventory import CardInventory
 
-#: Sets of selectors whose cards are kept: tenants write them.
+#: Sets of selectors, and contents of claims, whose cards are kept: tenants write them.
 _MOST_SELECTORS: Final = 4096
 
 
@@ -57,7 +58,7 @@ class ClaimCards:
     """The demands of claims; `open` is called at the start of every session."""
 
     def __init__(self) -> None:
-        self._classes: Mapping[str, DeviceClassObject] = {}
+        self._inventory = DeviceInventory()
         self._claims: Mapping[str, Claim] = {}
         self._templates: Mapping[str, ResourceClaimTemplateSpec] = {}
         self._version = -1
@@ -69,6 +70,8 @@ class ClaimCards:
         #: Selectors to the cards of the devices that they match, and whether some of them are shared: pods with
         #: generated claims have classes of their own with equal selectors.
         self._cards: dict[tuple[Program, ...], dict[str, bool]] = {}
+        #: Content of a claim and accepted cards to its requests for cards.
+        self._requests: dict[tuple[bytes, tuple[str, ...]], list[_CardRequest]] = {}
 
     def open(self, session: Session) -> set[str]:
         """The keys of the jobs whose demands may have changed."""
@@ -95,11 +98,12 @@ class ClaimCards:
         templates: Mapping[str, ResourceClaimTemplateSpec],
     ) -> bool:
         """Uses these devices, claims and templates (by `namespace/name`). True if devices or classes changed."""
-        self._classes, self._claims, self._templates = inventory.classes, claims, templates
+        self._inventory, self._claims, self._templates = inventory, claims, templates
         if inventory.version == self._version:
             return False
         self._version = inventory.version
         self._cards.clear()
+        self._requests.clear()
         self._devices = [(card_of(device), device) for device in inventory.all_devices()]
         return True
 
@@ -181,7 +185,8 @@ class ClaimCards:
     def nameless(self, namespace: str, claims: Iterable[PodClaim]) -> Iterator[str]:
         """One GPU that each of these claims may get and that is no card, for want of attributes."""
         for each in claims:
-            plan = self._plan(namespace, each)
+            claim = self._claim(namespace, each)
+            plan = self._plan(claim) if claim is not None else None
             requests = [one for alternatives in plan.requests for one in alternatives] if plan is not None else ()
             for card, device in self._devices:
                 if (
@@ -192,29 +197,40 @@ class ClaimCards:
                     yield "/".join(device.id[1:])
                     break
 
-    def _plan(self, namespace: str, each: PodClaim) -> ClaimPlan | None:
-        """The plan of a claim; None for one that predicates refuses."""
+    def _claim(self, namespace: str, each: PodClaim) -> Claim | None:
+        """A claim, or one as its template describes it; None without either."""
         claim = self._claims.get(f"{namespace}/{each.claim}") if each.claim else None
         template = self._templates.get(f"{namespace}/{each.template}") if each.template else None
         if claim is None and template is not None:
-            claim = Claim(namespace, each.template, "", None, False, template.spec.devices, None, frozenset())
-        if claim is None:
-            return None
+            spec = template.spec.devices
+            claim = Claim(namespace, each.template, "", None, False, spec, None, frozenset(), "", content_of(spec))
+        return claim
+
+    def _plan(self, claim: Claim) -> ClaimPlan | None:
+        """The plan of a claim; None for one that predicates refuses."""
         try:
-            return plan_claim(claim, self._classes)
+            return self._inventory.plans.of(claim)
         except AllocationError:
             return None
 
     def _claimed(self, namespace: str, each: PodClaim, names: tuple[str, ...]) -> list[_CardRequest]:
         """The requests of one claim for cards. Raises AllocationError for a charge that is not supported."""
-        plan = self._plan(namespace, each)
-        if plan is None:
+        claim = self._claim(namespace, each)
+        if claim is None:
             return []
-        found = [
-            request
-            for alternatives in plan.requests
-            if (request := self._requested(plan, alternatives, names)) is not None
-        ]
+        found = self._requests.get((claim.content, names))
+        if found is None:
+            plan = self._plan(claim)
+            if plan is None:
+                return []
+            found = [
+                request
+                for alternatives in plan.requests
+                if (request := self._requested(plan, alternatives, names)) is not None
+            ]
+            if len(self._requests) >= _MOST_SELECTORS:
+                self._requests.clear()
+            self._requests[claim.content, names] = found
         if found and not each.template:
             listed = ", ".join(dict.fromkeys("|".join(request.cards) for request in found))
             raise AllocationError(
@@ -268,7 +284,12 @@ class ClaimCards:
             if len(self._cards) >= _MOST_SELECTORS:
                 self._cards.clear()
             cards = self._cards[key] = {}
+            read, tried = self._inventory.read_attributes(), set()
             for card, device in self._devices:
+                part = card, device.content.part(read)
+                if part in tried:
+                    continue
+                tried.add(part)
                 if _may_match(request, device):
                     cards[card] = cards.get(card, False) or device.is_shared
         if names and any(cards):

@@ -11,24 +11,25 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-import msgspec
 import numpy as np
 
 from capcard_sched.devices.allocator import CANNOT_ALLOCATE, Allocator, NodeError
-from capcard_sched.devices.claims import AllocationError, alternative_score, plan_claim
+from capcard_sched.devices.claims import AllocationError, alternative_score
 from capcard_sched.framework.eviction.nominations import is_late
 from capcard_sched.framework.session.doubled_devices import keeper
 from capcard_sched.framework.toolkit.device_cards import accepted_cards, card_of, is_accepted, usable_cards
 from capcard_sched.model.device_objects import MAX_CONSUMERS
 from capcard_sched.model.intents import ClaimAllocation
-from capcard_sched.model.kinds import CORE_API
-from capcard_sched.model.ownership import owner_of
+from capcard_sched.model.ownership import Owner
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.selectors import matches_node_selector
 from capcard_sched.model.status import COMPLETED_STATUSES, SESSION_STATUSES, TaskStatus
-from capcard_sched.plugins.predicates.claim_verdicts import ClaimVerdicts, Verdict
+from capcard_sched.plugins.predicates.claim_verdicts import ClaimVerdicts, DeviceSearch, Verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from capcard_sched.devices.allocator import Solution
     from capcard_sched.devices.claims import Claim, ClaimPlan, RequestPlan
     from capcard_sched.devices.inventory import PoolDevice
     from capcard_sched.devices.usage import DeviceUsage
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 #: One allocation per claim, or why there are none: on one node, or anywhere.
 Found: TypeAlias = "list[Allocation] | NodeError | AllocationError"
-_content = msgspec.msgpack.Encoder(order="deterministic").encode
 UNAVAILABLE: Final = "resourceclaim not available on the node"
 
 
@@ -68,7 +68,7 @@ class PodClaims(NamedTuple):
     #: Whether a request of an open claim has alternatives (`firstAvailable`).
     has_alternatives: bool = False
     #: Of the open claims, and of the cards: claims of equal content get devices on the same nodes.
-    contents: tuple[bytes, ...] = ()
+    contents: tuple[Hashable, ...] = ()
 
     @property
     def shared(self) -> PodClaims:
@@ -76,13 +76,12 @@ class PodClaims(NamedTuple):
         return self._replace(open=(), held=())
 
 
-class _KnownPlan(NamedTuple):
-    """The plan of a claim, or why there is none, with the claim and the version of the inventory it was made for."""
+class _Refused(NamedTuple):
+    """Why a claim has no plan, with the claim and the version of the inventory for which that holds."""
 
     claim: Claim
     version: int
-    plan: ClaimPlan | str
-    content: bytes
+    text: str
 
 
 class _UsableDevices:
@@ -119,7 +118,7 @@ class ClaimRules:
         """`binding_timeout`: seconds for which pods wait for the binding conditions of their devices."""
         self._binding_timeout = binding_timeout
         #: By claim key.
-        self._plans: dict[str, _KnownPlan] = {}
+        self._refused: dict[str, _Refused] = {}
         self._verdicts = ClaimVerdicts()
         #: Pod uid to the keys of its claims whose allocations the placement assumed.
         self._placed: dict[str, tuple[str, ...]] = {}
@@ -132,9 +131,9 @@ class ClaimRules:
         self._inventory, self._ledger, self._tasks = snapshot.devices, snapshot.claims, snapshot.tasks_by_uid
         self._placed.clear()
         self._early.clear()
-        for key in list(self._plans if session.changed.everything else session.changed.devices):
+        for key in list(self._refused if session.changed.everything else session.changed.devices):
             if key not in self._ledger.claims:
-                self._plans.pop(key, None)
+                self._refused.pop(key, None)
         if self._ledger.claims:
             self._update_leaving(session)
 
@@ -168,6 +167,7 @@ class ClaimRules:
             return None
         allocated: list[NodeSelector | None] = []
         waiting: list[str] = []
+        contents: list[bytes] = []
         held: list[str] = []
         has_alternatives = False
         for each in wanted:
@@ -185,6 +185,7 @@ class ClaimRules:
                 if isinstance(plan, str):
                     return PodClaims(error=plan)
                 waiting.append(key)
+                contents.append(claim.content)
                 has_alternatives = has_alternatives or any(len(request) > 1 for request in plan.requests)
         allowed = tuple(dict.fromkeys(allocated))
         if not waiting:
@@ -194,8 +195,8 @@ class ClaimRules:
         if usable is not None:
             cards = usable if named else (*usable, "")
         same_card = usable is not None
-        contents = _content((cards, same_card)), *[self._plans[key].content for key in waiting]
-        return PodClaims(allowed, tuple(waiting), tuple(held), "", cards, same_card, has_alternatives, contents)
+        keys = (cards, same_card), *contents
+        return PodClaims(allowed, tuple(waiting), tuple(held), "", cards, same_card, has_alternatives, keys)
 
     def _problem(self, task: Task, name: str, claim: Claim | None, *, generated: bool) -> str:
         """The reason why a claim allows no node, "" without one."""
@@ -203,8 +204,7 @@ class ClaimRules:
             return f'resourceclaim "{name}" not found'
         if claim.deleting:
             return f'resourceclaim "{name}" is being deleted'
-        pod = owner_of(task.namespace, CORE_API, "Pod", task.name, task.uid)
-        if generated and claim.owner != pod:
+        if generated and claim.owner != Owner(task.namespace, "", "Pod", task.name, task.uid):
             return f"ResourceClaim {claim.key} was not created for Pod {task.key} (Pod is not owner)"
         consumers = self._ledger.consumers(claim.key)
         if len(consumers) >= MAX_CONSUMERS and task.uid not in consumers:
@@ -215,16 +215,15 @@ class ClaimRules:
 
     def _plan(self, claim: Claim) -> ClaimPlan | str:
         """The plan of a claim, or why there is none."""
-        known = self._plans.get(claim.key)
+        known = self._refused.get(claim.key) if self._refused else None
         if known is not None and known.claim is claim and known.version == self._inventory.version:
-            return known.plan
+            return known.text
         try:
-            found: ClaimPlan | str = plan_claim(claim, self._inventory.classes)
+            return self._inventory.plans.of(claim)
         except AllocationError as error:
-            found = str(error)
             self._ledger.searches.refused(error.result)
-        self._plans[claim.key] = _KnownPlan(claim, self._inventory.version, found, _content(claim.spec))
-        return found
+            self._refused[claim.key] = _Refused(claim, self._inventory.version, str(error))
+            return str(error)
 
     def reject_allocated(self, claims: PodClaims, rows: NodeView, result: FilterResult) -> None:
         """Reject nodes on which an allocated claim is not usable. No placement changes the result."""
@@ -244,16 +243,16 @@ class ClaimRules:
             self._reject_without_devices(claims, rows, result)
 
     def _reject_without_devices(self, claims: PodClaims, rows: NodeView, result: FilterResult) -> None:
-        usage = self._ledger.future if rows.future else self._ledger
-        search = partial(self._verdict, claims, usage=usage)
-        self._verdicts.reject(claims.contents, rows, result, self._inventory, usage, search)
+        self._verdicts.reject(self._device_search(claims, future=rows.future), rows, result)
 
     def preferences(self, claims: PodClaims, candidates: NodeView) -> Rows:
         """By node, 8 less the index of the alternative of each request that has some; 0 on unfit nodes: intp [k]."""
-        usage = self._ledger.future if candidates.future else self._ledger
-        search = partial(self._verdict, claims, usage=usage)
         with self._ledger.retained(claims.held if candidates.future else ()):
-            return self._verdicts.preferences(claims.contents, candidates, self._inventory, usage, search)
+            return self._verdicts.preferences(self._device_search(claims, future=candidates.future), candidates)
+
+    def _device_search(self, claims: PodClaims, *, future: bool) -> DeviceSearch:
+        usage = self._ledger.future if future else self._ledger
+        return DeviceSearch(claims.contents, self._inventory, usage, partial(self._verdict, claims, usage=usage))
 
     def _verdict(self, claims: PodClaims, node: Node, *, usage: DeviceUsage) -> Verdict:
         """Why claims get no devices on a node, or the preference of those that they get."""
@@ -263,13 +262,29 @@ class ClaimRules:
         specs = [self._ledger.claims[key].spec for key in (claims.open if claims.has_alternatives else ())]
         return sum(map(alternative_score, specs, found))
 
-    def _search(self, claims: PodClaims, node: Node, usage: DeviceUsage) -> Found:
-        plans = [plan for key in claims.open if not isinstance(plan := self._plan(self._ledger.claims[key]), str)]
+    def _allocate(self, claims: PodClaims, node: Node) -> Found:
+        """The devices on a node now: at the places where an equal node had them, if that is known."""
+        solutions, state = self._verdicts.solutions(
+            self._device_search(claims, future=False), self._session.nodes, node.row
+        )
+        if (known := solutions.get(state)) is not None:
+            return Allocator(self._inventory, self._ledger, node.name, node.labels).repeat(self._planned(claims), known)
+        return self._search(claims, node, self._ledger, (solutions, state) if state >= 0 else None)
+
+    def _planned(self, claims: PodClaims) -> list[ClaimPlan]:
+        return [plan for key in claims.open if not isinstance(plan := self._plan(self._ledger.claims[key]), str)]
+
+    def _search(
+        self, claims: PodClaims, node: Node, usage: DeviceUsage, keep: tuple[dict[int, Solution], int] | None = None
+    ) -> Found:
+        """`keep`: where to keep the places of the devices."""
         usable = _UsableDevices(claims.cards, same_card=claims.same_card)
         allocator = Allocator(self._inventory, usage, node.name, node.labels, constraints=(usable,))
         found: Found
         try:
-            found = allocator.allocate(plans)
+            found = allocator.allocate(self._planned(claims))
+            if keep is not None and (solution := allocator.solution()) is not None:
+                keep[0][keep[1]] = solution
         except NodeError as error:
             found = error
             if usable.refused_card and str(error) == CANNOT_ALLOCATE:
@@ -298,7 +313,7 @@ class ClaimRules:
         if claims.error:
             raise ClaimedDevicesTakenError(claims.error)
         future = task.status is TaskStatus.PIPELINED
-        found = self._search(claims, node, self._ledger) if claims.open and not future else []
+        found = self._allocate(claims, node) if claims.open and not future else []
         if claims.open and not (isinstance(found, list) and found):
             if not future:
                 self._early.add(task.uid)

@@ -7,13 +7,14 @@ class or taint rule, and follow the nodes when these change.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from capcard_sched.devices.allocator import CANNOT_ALLOCATE, NodeError
 from capcard_sched.devices.claims import AllocationError
 from capcard_sched.framework.api.node_view import Diagnosis
+from capcard_sched.framework.toolkit.device_cards import card_of
 from capcard_sched.model.refusal import Code
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from capcard_sched.devices.allocator import Solution
     from capcard_sched.devices.inventory import DeviceInventory, DevicePool
     from capcard_sched.devices.pool_changes import PoolId
     from capcard_sched.devices.usage import DeviceUsage
@@ -40,15 +42,27 @@ _UNKNOWN, _FITS = 0, 1
 class _Column:
     """The results of one content of claims."""
 
-    __slots__ = ("by_state", "codes", "serial")
+    __slots__ = ("by_state", "codes", "serial", "solutions")
 
     def __init__(self, nodes: int, serial: int) -> None:
         #: int32 [nodes].
         self.codes = np.zeros(nodes, dtype=np.int32)
         #: Device state of a node to the result.
         self.by_state: dict[int, int] = {}
+        #: Device state of a node to where the devices of the claims are.
+        self.solutions: dict[int, Solution] = {}
         #: Of the devices in use when the column was last updated.
         self.serial = serial
+
+
+class DeviceSearch(NamedTuple):
+    """Claims that get devices on equal nodes alike, and the devices that there are."""
+
+    contents: tuple[Hashable, ...]
+    inventory: DeviceInventory
+    usage: DeviceUsage
+    #: Searches one node.
+    verdict: Callable[[Node], Verdict]
 
 
 class ClaimVerdicts:
@@ -58,6 +72,8 @@ class ClaimVerdicts:
         #: The version of the inventory and the generation of the nodes of all columns.
         self._version: int | None = None
         self._generation = -1
+        #: The attributes in which equal nodes do not differ; None for all.
+        self._read: frozenset[str] | None = frozenset()
         self._names: dict[str, int] = {}
         #: By row: its pools.
         self._pools: list[tuple[DevicePool, ...]] = []
@@ -68,25 +84,17 @@ class ClaimVerdicts:
         self._made = 0
         #: By whether future: the device state of each row, and the serial of the usage for which they hold.
         self._states: dict[bool, tuple[list[int], int]] = {}
-        self._columns: dict[tuple[bool, tuple[bytes, ...]], _Column] = {}
+        self._columns: dict[tuple[bool, tuple[Hashable, ...]], _Column] = {}
         self._forget_results()
 
-    def reject(
-        self,
-        contents: tuple[bytes, ...],
-        rows: NodeView,
-        result: FilterResult,
-        inventory: DeviceInventory,
-        usage: DeviceUsage,
-        search: Callable[[Node], Verdict],
-    ) -> None:
-        """Rejects the nodes on which `search` finds no devices for the claims of a content.
+    def reject(self, search: DeviceSearch, rows: NodeView, result: FilterResult) -> None:
+        """Rejects the nodes on which a search finds no devices.
 
         An AllocationError rejects all nodes. Results whose text may name a claim are not kept.
         """
         named: list[str] = []
         try:
-            codes = self._codes_of(contents, rows, inventory, usage, search, named)
+            codes = self._codes_of(search, rows, named)
         except AllocationError as error:
             result.reject_all(Code.UNRESOLVABLE, str(error))
             return
@@ -102,41 +110,32 @@ class ClaimVerdicts:
                 same = [code for code, each in texts.items() if each == text]
                 result.reject(np.isin(codes, same), Code.UNSCHEDULABLE, text)
 
-    def preferences(
-        self,
-        contents: tuple[bytes, ...],
-        rows: NodeView,
-        inventory: DeviceInventory,
-        usage: DeviceUsage,
-        search: Callable[[Node], Verdict],
-    ) -> Rows:
-        """The preference that `search` finds on each node, 0 on one without devices: intp [k]."""
+    def preferences(self, search: DeviceSearch, rows: NodeView) -> Rows:
+        """The preference that a search finds on each node, 0 on one without devices: intp [k]."""
         try:
-            codes = self._codes_of(contents, rows, inventory, usage, search, [])
+            codes = self._codes_of(search, rows, [])
         except AllocationError:
             return np.zeros(len(rows), dtype=np.intp)
         found: Rows = np.array(self._preferences, dtype=np.intp).take(np.maximum(codes, _UNKNOWN))
         return found
 
-    def _codes_of(
-        self,
-        contents: tuple[bytes, ...],
-        rows: NodeView,
-        inventory: DeviceInventory,
-        usage: DeviceUsage,
-        search: Callable[[Node], Verdict],
-        named: list[str],
-    ) -> npt.NDArray[np.int32]:
+    def solutions(self, search: DeviceSearch, table: Any, row: int) -> tuple[dict[int, Solution], int]:
+        """Where claims get devices now, by the device state of nodes, and that of a row; -1 if it equals no other."""
+        self._renew(table, search.inventory)
+        column = self._column(search.contents, search.usage, future=False)
+        return column.solutions, self._state(row, search.usage, future=False)
+
+    def _codes_of(self, search: DeviceSearch, rows: NodeView, named: list[str]) -> npt.NDArray[np.int32]:
         """The number of the result of each node; below 0 for a text that `named` gets. Raises AllocationError."""
-        self._renew(rows.table, inventory)
-        column = self._column(contents, usage, future=rows.future)
+        self._renew(rows.table, search.inventory)
+        column = self._column(search.contents, search.usage, future=rows.future)
         codes = column.codes.take(rows.rows)
         for place in (codes == _UNKNOWN).nonzero()[0].tolist():
             row = int(rows.rows[place])
-            state = self._state(row, usage, future=rows.future)
+            state = self._state(row, search.usage, future=rows.future)
             code = column.by_state.get(state, _UNKNOWN) if state >= 0 else _UNKNOWN
             if code == _UNKNOWN:
-                found = search(rows.nodes[row])
+                found = search.verdict(rows.nodes[row])
                 if isinstance(found, AllocationError):
                     raise found
                 if isinstance(found, NodeError) and not str(found).startswith(CANNOT_ALLOCATE):
@@ -177,6 +176,9 @@ class ClaimVerdicts:
             self._numbers.clear()
             self._forget_results()
             self._names, self._pools = {}, []
+        if (read := inventory.read_attributes()) != self._read:
+            self._read = read
+            self._reshape()
         if table.generation == self._generation and len(self._pools) == len(table):
             return
         self._generation = table.generation
@@ -193,10 +195,13 @@ class ClaimVerdicts:
         for row, reached in enumerate(pools):
             for pool in reached:
                 self._rows.setdefault(pool.id, []).append(row)
-        self._shapes = [self._shape(reached) for reached in pools]
+        self._reshape()
+
+    def _reshape(self) -> None:
+        self._shapes = [self._shape(reached) for reached in self._pools]
         self._states.clear()
 
-    def _column(self, contents: tuple[bytes, ...], usage: DeviceUsage, *, future: bool) -> _Column:
+    def _column(self, contents: tuple[Hashable, ...], usage: DeviceUsage, *, future: bool) -> _Column:
         key = future, contents
         column = self._columns.pop(key, None)
         if column is None:
@@ -214,6 +219,7 @@ class ClaimVerdicts:
 
     def _shape(self, pools: tuple[DevicePool, ...]) -> int:
         """The number of pools with these devices; -1 if the result may name one, or depends on shares."""
+        read = self._read
         if any(device.is_shared or device.spec.binding_conditions for pool in pools for device in pool.devices):
             return -1
         return self._number(
@@ -224,7 +230,8 @@ class ClaimVerdicts:
                     bool(pool.invalid),
                     tuple(pool.counters.items()),
                     tuple([
-                        (device.content, device.taints, tuple(device.counters.items())) for device in pool.devices
+                        (device.content.part(read), card_of(device), device.taints, tuple(device.counters.items()))
+                        for device in pool.devices
                     ]),
                 )
                 for pool in pools
@@ -263,6 +270,7 @@ class ClaimVerdicts:
                 self._numbers.clear()
                 for column in self._columns.values():
                     column.by_state.clear()
+                    column.solutions.clear()
             self._made += 1
             found = self._numbers[key] = self._made
         return found

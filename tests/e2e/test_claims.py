@@ -101,8 +101,12 @@ async def test_a_restarted_scheduler_knows_the_devices_in_use(
 
 @pytest.mark.parametrize(
     ("path", "verb"),
-    [("/resourceclaims/[ab]/status$", "PATCH"), ("/pods/g-[ab]/binding$", "POST")],
-    ids=["allocation", "binding"],
+    [
+        pytest.param("/resourceclaims/[ab]$", "PATCH", marks=pytest.mark.campaign),
+        ("/resourceclaims/[ab]/status$", "PATCH"),
+        ("/pods/g-[ab]/binding$", "POST"),
+    ],
+    ids=["finalizer", "allocation", "binding"],
 )
 async def test_a_leader_that_ends_between_two_writes_loses_and_doubles_no_device(
     cluster: Cluster, proxy: Proxy, tmp_path: Path, path: str, verb: str

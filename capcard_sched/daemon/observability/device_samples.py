@@ -6,6 +6,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.devices.searches import TRIALS
+from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from capcard_sched.devices.ledger import DeviceLedger
     from capcard_sched.devices.searches import SearchCounts
     from capcard_sched.framework.toolkit.device_cards import DeviceStateCounts
+    from capcard_sched.model.job import Task
 
 
 class DeviceSeries(NamedTuple):
@@ -27,11 +29,12 @@ class DeviceSeries(NamedTuple):
 
 
 def device_series(
-    inventory: DeviceInventory, ledger: DeviceLedger, states: DeviceStateCounts
+    inventory: DeviceInventory, ledger: DeviceLedger, states: DeviceStateCounts, tasks: Mapping[str, Task]
 ) -> Iterator[DeviceSeries]:
     """All series; none for a cluster without ResourceSlices and ResourceClaims.
 
-    O(devices of the pools that changed since the last call with `states`).
+    O(devices of the pools that changed since the last call with `states`, and claims with binding conditions). `tasks`:
+    by uid.
     """
     if not inventory.slices and not ledger.claims:
         return
@@ -39,6 +42,7 @@ def device_series(
         yield DeviceSeries("capcard_dra_devices", "", {"card": card, "state": state}, count)
     for name, count in _claim_states(ledger).items():
         yield DeviceSeries("capcard_dra_claims", "", {"state": name}, count)
+    yield DeviceSeries("capcard_dra_waiting_pods", "", {}, _waiting_pods(ledger, tasks))
     yield DeviceSeries("capcard_dra_double_allocations_total", "", {}, ledger.doubled.total)
     yield from _searches(ledger.searches)
 
@@ -51,6 +55,12 @@ def _claim_states(ledger: DeviceLedger) -> Mapping[str, int]:
         "assumed": assumed,
         "allocated": allocated,
     }
+
+
+def _waiting_pods(ledger: DeviceLedger, tasks: Mapping[str, Task]) -> int:
+    """The number of placed pods that are not bound yet and have devices with binding conditions."""
+    reserved = {uid for key in ledger.prepared for uid in ledger.claims[key].consumers}
+    return sum(1 for uid in reserved if (task := tasks.get(uid)) is not None and task.status is TaskStatus.BINDING)
 
 
 def _searches(searches: SearchCounts) -> Iterator[DeviceSeries]:

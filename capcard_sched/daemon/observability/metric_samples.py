@@ -115,7 +115,7 @@ def sample_core(snapshot: CoreSnapshot, states: DeviceStateCounts) -> CoreSample
             for reason in reasons
         ),
         state.ignored_edits.total,
-        tuple(device_series(state.devices, state.claims, states)),
+        tuple(device_series(state.devices, state.claims, states, state.tasks)),
     )
 
 

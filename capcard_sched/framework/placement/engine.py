@@ -225,7 +225,9 @@ class PlacementEngine:
         if len(candidates) and hooks.reads_other_nodes:
             result = FilterResult(len(candidates))
             hooks.filter_by_others(NodeView(table, candidates), result)
-            candidates, scores = candidates[result.ok], scores[result.ok]
+            if not result.unanimous:
+                kept = result.ok.nonzero()[0]
+                candidates, scores = candidates.take(kept), scores.take(kept)
         if not len(candidates):
             return -1
         total = hooks.with_comparing_scores(NodeView(table, candidates), scores)

@@ -149,8 +149,8 @@ class GangAllocator:
         task = run[0]
         if task.nominated_node and self._place_nominated(signature, task):
             return True
-        ranking = engine.ranking(signature)
-        if ranking.is_per_node or self._is_idle_capacity_nominated():
+        ranking = engine.ranking(signature) if engine.reads_amounts_only(signature) else None
+        if ranking is None or ranking.is_per_node or self._is_idle_capacity_nominated():
             return self._place_one(signature, task)
         known = None if ready or self._count else ranking.known_limit
         if known is not None and self._is_known_unschedulable(signature, known, run, grant.count):

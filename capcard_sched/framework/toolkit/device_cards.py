@@ -27,6 +27,12 @@ _EXCLUDING: Final = frozenset({"NoSchedule", "NoExecute"})
 
 def card_of(device: PoolDevice) -> str:
     """The card that a device is; "" for a device that is no card."""
+    if device.content.name is None:
+        device.content.name = _card_of(device)
+    return device.content.name
+
+
+def _card_of(device: PoolDevice) -> str:
     driver = device.id[0]
     if driver != NVIDIA_DRIVER:
         return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
 import pytest
 
 from capcard_sched.daemon.observability.device_samples import device_series
@@ -36,7 +37,7 @@ def _values(pools: Pools) -> dict[str, float]:
     """Metric, suffix and values of labels, to the value."""
     return {
         " ".join([f"{name}{suffix}", *labels.values()]): value
-        for name, suffix, labels, value in device_series(pools.inventory, pools.ledger, DeviceStateCounts())
+        for name, suffix, labels, value in device_series(pools.inventory, pools.ledger, DeviceStateCounts(), {})
     }
 
 
@@ -88,7 +89,7 @@ def _of(harness: Harness) -> Callable[[str], float]:
     state = harness.core.snapshot().state
     found = {
         " ".join([f"{name}{suffix}", *labels.values()]): value
-        for name, suffix, labels, value in device_series(state.devices, state.claims, DeviceStateCounts())
+        for name, suffix, labels, value in device_series(state.devices, state.claims, DeviceStateCounts(), state.tasks)
     }
     return found.__getitem__
 
@@ -105,6 +106,22 @@ def test_an_assumed_allocation_uses_its_devices_and_searches_are_counted() -> No
     assert value("capcard_dra_allocation_trials_bucket +Inf") == value("capcard_dra_allocation_trials_count")
     harness.step()
     assert _of(harness)("capcard_dra_allocations_total no_devices") == results["no_devices"]  # kept, not searched again
+
+
+def test_a_pod_waits_for_binding_conditions_from_the_reservation_to_the_binding() -> None:
+    harness = _harness(g0={"waits": True}, g1={"waits": True})
+    harness.step()
+    assert _of(harness)("capcard_dra_waiting_pods") == 0
+    state = harness.core.snapshot().state
+    (uid,) = [task.uid for task in state.tasks.values() if task.name == "p0"]
+    found = claim(0, {"r": "c"})
+    found["metadata"]["namespace"] = "default"
+    allocation = msgspec.to_builtins(state.claims.assumed["default/c0"].allocation)
+    found["status"] = {"allocation": allocation, "reservedFor": [{"name": "p0", "uid": uid}]}
+    harness.core.apply(ObjectChanged(decode(found, ResourceClaimObject)))
+    assert _of(harness)("capcard_dra_waiting_pods") == 1
+    harness.step()  # the pod is bound
+    assert _of(harness)("capcard_dra_waiting_pods") == 0
 
 
 @pytest.mark.parametrize(

@@ -131,3 +131,20 @@ async def test_a_lost_answer_and_a_conflict_are_repeated(world: World) -> None:
         await reserve_claims(world.client, world.bind("p"))
     await reserve_claims(world.client, world.bind("p"))
     assert await world.status() == (["g0"], ["p"])
+    world.proxy.answer("PATCH", "/status$", 409)
+    await reserve_claims(world.client, world.bind("q"))
+    assert await world.status() == (["g0"], ["p", "q"])
+
+
+async def test_a_conflict_of_the_first_two_writes_is_repeated(world: World) -> None:
+    world.proxy.answer("PATCH", "/resourceclaims/c$", 409)
+    world.proxy.answer("PATCH", "/resourceclaims/c/status$", 409)
+    await reserve_claims(world.client, world.bind("p"))
+    assert await world.status() == (["g0"], ["p"])
+
+
+async def test_a_reservation_keeps_the_time_of_the_allocation(world: World) -> None:
+    await reserve_claims(world.client, world.bind("p"))
+    before = (await world.cluster.get("resourceclaims", "c"))["status"]["allocation"]
+    await reserve_claims(world.client, world.bind("q", None))
+    assert (await world.cluster.get("resourceclaims", "c"))["status"]["allocation"] == before

@@ -83,6 +83,16 @@ async def test_a_device_that_fails_is_given_back(world: World) -> None:
     assert [found.get(field) for field in ("allocation", "reservedFor", "devices")] == [None, None, None]
 
 
+async def test_a_pod_whose_binding_is_rejected_gives_its_devices_back(world: World) -> None:
+    world.writer.submit(world.waiting)
+    await world.is_waiting()
+    world.writer.proxy.answer("POST", "/pods/p/binding$", 422, message="not today")
+    await world.report("ready")
+    assert "not today" in (await world.writer.refusal()).message
+    found = await world.status()
+    assert [found.get(field) for field in ("allocation", "reservedFor")] == [None, None]
+
+
 async def test_a_device_that_another_leader_allocated_is_given_back_after_the_timeout(world: World) -> None:
     (wanted,) = world.waiting.claims or ()
     world.writer.submit(world.waiting)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
@@ -26,6 +27,7 @@ LABELS: Final = {"zone": "a"}
 CLASSES: Final[list[Json]] = [
     {"metadata": {"name": "c"}, "spec": {"selectors": [{"cel": {"expression": 'device.driver == "d"'}}]}},
     {"metadata": {"name": "bad"}, "spec": {"selectors": [{"cel": {"expression": 'device.attributes["d"].nope > 0'}}]}},
+    {"metadata": {"name": "set"}, "spec": {"config": [{"opaque": {"driver": "d"}}]}},
 ]
 DEFAULT: Final[dict[str, Json]] = {"s": {"devices": {"g0": {}, "g1": {}}}}
 
@@ -36,7 +38,7 @@ def decode(obj: Json, of: type[T]) -> T:
 
 
 def _device(name: str, fields: Json) -> Json:
-    fields = dict(fields)
+    fields = copy.deepcopy(fields)
     found: Json = {"name": name, "attributes": {"type": {"string": "gpu"}}}
     if "taints" in fields:
         pairs = [taint.split("=") for taint in fields.pop("taints")]
@@ -56,6 +58,9 @@ def _device(name: str, fields: Json) -> Json:
             found["capacity"]["memory"]["requestPolicy"] = fields.pop("policy")
     if fields.pop("waits", False):
         found |= {"bindingConditions": ["ready"], "bindingFailureConditions": ["broken"]}
+    more = fields.pop("more", {})
+    found["attributes"] |= more.pop("attributes", {})
+    found |= more
     found["attributes"] |= {key: {"int": value} for key, value in fields.items()}
     return found
 
@@ -73,6 +78,8 @@ def slices(written: Mapping[str, Json]) -> list[Json]:
         }
         if fields.get("all"):
             spec["allNodes"] = True
+        elif fields.get("each"):
+            spec["perDeviceNodeSelection"] = True
         elif "zone" in fields:
             term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": [fields["zone"]]}]}
             spec["nodeSelector"] = {"nodeSelectorTerms": [term]}
@@ -82,6 +89,7 @@ def slices(written: Mapping[str, Json]) -> list[Json]:
             amount = {"memory": {"value": f"{fields['counters']}Gi"}}
             spec["sharedCounters"] = [{"name": "set", "counters": amount}]
         spec["devices"] = [_device(each, facts) for each, facts in (fields.get("devices") or {}).items()]
+        spec |= fields.get("more", {})
         found.append({"metadata": {"name": name}, "spec": spec})
     return found
 
@@ -103,6 +111,7 @@ def _request(fields: Any) -> Json:
         found["adminAccess"] = fields["admin"]
     if "derivedAttributes" in fields:
         found["derivedAttributes"] = fields["derivedAttributes"]
+    found |= fields.get("more", {})
     return found
 
 
@@ -115,6 +124,7 @@ def claim(number: int, written: Json) -> Json:
             value = written.pop(key)
             name, *requests = [value] if isinstance(value, str) else value
             constraints.append({field: name, **({"requests": requests} if requests else {})})
+    configs = written.pop("config", [])
     requests = []
     for name, fields in written.items():
         if isinstance(fields, dict) and "first" in fields:
@@ -122,7 +132,7 @@ def claim(number: int, written: Json) -> Json:
             requests.append({"name": name, "firstAvailable": alternatives})
         else:
             requests.append({"name": name, **({"exactly": _request(fields)} if fields else {})})
-    devices = {"requests": requests, "constraints": constraints}
+    devices = {"requests": requests, "constraints": constraints, "config": configs}
     return {"metadata": {"name": f"c{number}", "namespace": "ns", "uid": f"u{number}"}, "spec": {"devices": devices}}
 
 
@@ -131,6 +141,8 @@ def holding(number: int, device: Mapping[str, Any]) -> Json:
     result: Json = {"request": "r", **{key: device[key] for key in ("driver", "pool", "device")}}
     if device.get("shareID"):
         result |= {"shareID": device["shareID"], "consumedCapacity": device["capacity"]}
+    if device.get("adminAccess"):
+        result["adminAccess"] = True
     meta = {"name": f"h{number}", "namespace": "held", "uid": f"h{number}"}
     allocation: Json = {"devices": {"results": [result]}}
     if device.get("node"):

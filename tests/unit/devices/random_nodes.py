@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from capcard_sched.devices.allocator import Allocator, NodeError
-from capcard_sched.devices.claims import AllocationError, alternative_score, claim_facts, plan_claim
+from capcard_sched.devices.claims import AllocationError, ClaimPlan, alternative_score, claim_facts
 from capcard_sched.framework.api.node_view import Diagnosis
 from capcard_sched.model.device_objects import Allocation, ResourceClaimObject, ResourceSliceObject
 from capcard_sched.model.job import Node
@@ -43,6 +43,7 @@ class RandomNodes:
         self.claims = [claim_facts(decode(each, ResourceClaimObject)) for each in scenes[0].claims]
         self.table: Any = _Table([Node(f"n{number}", labels={"zone": "a"}) for number in range(NODES)])
         self._held: list[Allocation | None] = []
+        self._number_rows()
 
     @staticmethod
     def _moved(each: Json, number: int) -> Json:
@@ -52,13 +53,29 @@ class RandomNodes:
             return each
         pool = {**spec["pool"], "name": f"{spec['pool']['name']}-{number}"}
         spec = {**spec, "pool": pool, "nodeName": f"n{number}"}
+        if spec.get("devices"):  # each with an attribute of its own, which no claim reads
+            own = {"uuid": {"string": f"{number}"}}
+            spec["devices"] = [
+                {**each, "attributes": {**(each.get("attributes") or {}), **own}} for each in spec["devices"]
+            ]
         return {"metadata": {"name": f"{each['metadata']['name']}-{number}"}, "spec": spec}
+
+    def _number_rows(self) -> None:
+        for row, node in enumerate(self.table.nodes):
+            node.row = row
+
+    def plans(self) -> list[ClaimPlan]:
+        """The plans of the claims."""
+        return [self.pools.inventory.plans.of(each) for each in self.claims]
+
+    def allocator(self, node: Node) -> Allocator:
+        """A search on one node."""
+        return Allocator(self.pools.inventory, self.pools.ledger, node.name, node.labels)
 
     def search(self, node: Node) -> NodeError | AllocationError | int:
         """Why the node has no devices for the claims, or the preference for those that it has."""
-        plans = [plan_claim(each, self.pools.inventory.classes) for each in self.claims]
         try:
-            found = Allocator(self.pools.inventory, self.pools.ledger, node.name, node.labels).allocate(plans)
+            found = self.allocator(node).allocate(self.plans())
         except (NodeError, AllocationError) as error:
             return error
         return sum(alternative_score(claim.spec, each) for claim, each in zip(self.claims, found, strict=True))
@@ -93,4 +110,5 @@ class RandomNodes:
             self.pools.inventory.apply_slice(decode(changed, ResourceSliceObject))
         elif move == "nodes":
             r.shuffle(self.table.nodes)
+            self._number_rows()
             self.table.generation += 1

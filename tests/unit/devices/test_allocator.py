@@ -38,7 +38,8 @@ def nodes_of(allocation: Allocation) -> str:
 def test_claims_get_devices(case: dict[str, Any]) -> None:
     made = slices(case.get("slices", DEFAULT))
     where = {device["name"]: each["spec"]["pool"]["name"] for each in made for device in each["spec"]["devices"]}
-    pools = Pools(made, held=[{"driver": "d", "pool": where[name], "device": name} for name in case.get("held", ())])
+    held = [each if isinstance(each, dict) else {"device": each} for each in case.get("held", ())]
+    pools = Pools(made, held=[{"driver": "d", "pool": where[each["device"]], **each} for each in held])
     for number, selector in enumerate(case.get("rules", ())):
         pools.taint(number, selector)
     before = pools.ledger.snapshot()
@@ -47,11 +48,13 @@ def test_claims_get_devices(case: dict[str, Any]) -> None:
         outcome: dict[str, object] = {"gives": [shown(each) for each in found]}
         if "nodes" in case:
             outcome["nodes"] = [nodes_of(each) for each in found]
+        if "config" in case:
+            outcome["config"] = [list(each.devices.config or ()) for each in found]
         if case.get("admin"):
             outcome["admin"] = all(each.admin_access for one in found for each in one.devices.results or ())
     else:
         outcome = {"unfit" if isinstance(found, NodeError) else "error": str(found)}
-    expected = {key: case[key] for key in ("gives", "unfit", "error", "nodes", "admin") if key in case}
+    expected = {key: case[key] for key in ("gives", "unfit", "error", "nodes", "config", "admin") if key in case}
     assert outcome == expected
     assert pools.ledger.snapshot() == before
 

@@ -27,6 +27,21 @@ claim_template t class=gpu
 """
 
 
+#: Vectors that need writes to fail, or processes to end: the file and the name of their test.
+_ON_AN_API_SERVER: Final = {
+    47: ("e2e/test_claims.py", "test_a_gang_gets_all_its_claims_or_none"),
+    58: ("e2e/test_claims.py", "test_a_leader_that_ends_between_two_writes_loses_and_doubles_no_device"),
+}
+
+
+def test_every_vector_of_the_specification_has_a_row() -> None:
+    allocations = yaml.safe_load((Path(__file__).parent / "allocations.yaml").read_text("utf-8"))
+    found = {case["number"] for case in (*allocations, *CASES)} | set(_ON_AN_API_SERVER)
+    assert [number for number in range(1, 61) if number not in found] == []
+    for path, name in _ON_AN_API_SERVER.values():
+        assert f"def {name}(" in (Path(__file__).parents[2] / path).read_text("utf-8")
+
+
 def _state_of(pod: Any) -> str:
     """The node of a running pod, the phase of an ended one, or the message of a pending one."""
     status = pod.get("status", {})

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from capcard_sched.devices.allocator import NodeError
 from capcard_sched.devices.claims import AllocationError
 from capcard_sched.framework.api.node_view import Diagnosis, FilterResult, NodeView
-from capcard_sched.plugins.predicates.claim_verdicts import ClaimVerdicts
+from capcard_sched.model.deltas import ObjectChanged
+from capcard_sched.model.device_objects import DeviceClassObject, ResourceClaimObject, ResourceSliceObject
+from capcard_sched.plugins.predicates.claim_verdicts import ClaimVerdicts, DeviceSearch
+from capcard_sched.testing import Harness
+from tests.unit.devices.pools import claim, decode
 from tests.unit.devices.random_nodes import MOVES, NODES, RandomNodes
 
 
@@ -16,19 +22,65 @@ from tests.unit.devices.random_nodes import MOVES, NODES, RandomNodes
 @given(st.integers(0, 2**32 - 1))
 def test_a_kept_result_is_that_of_a_new_search(seed: int) -> None:
     cluster, kept = RandomNodes(seed), ClaimVerdicts()
+    search = DeviceSearch((b"content",), cluster.pools.inventory, cluster.pools.ledger, cluster.search)
     for _ in range(MOVES):
         expected = cluster.fresh()
         for result in (FilterResult(NODES), Diagnosis(NODES)):
             view = NodeView(cluster.table, np.arange(NODES), whole=True)
-            pools = cluster.pools
-            kept.reject((b"content",), view, result, pools.inventory, pools.ledger, cluster.search)
+            kept.reject(search, view, result)
             assert result.ok.tolist() == expected.ok.tolist()
             if isinstance(result, Diagnosis):
                 assert list(result.reasons.items()) == list(expected.reasons.items())
                 assert result.codes.tolist() == expected.codes.tolist()
         view = NodeView(cluster.table, np.arange(NODES), whole=True)
-        preferences = kept.preferences((b"content",), view, pools.inventory, pools.ledger, cluster.search)
+        preferences = kept.preferences(search, view)
         found = [cluster.search(node) for node in cluster.table.nodes]
         if not any(isinstance(each, AllocationError) for each in found):
             assert preferences.tolist() == [each if isinstance(each, int) else 0 for each in found]
+        _check_solutions(cluster, kept, search)
         cluster.step()
+
+
+def _check_solutions(cluster: RandomNodes, kept: ClaimVerdicts, search: DeviceSearch) -> None:
+    """The devices of an equal node, by position, are those of a search."""
+    for node in cluster.table.nodes:
+        allocator = cluster.allocator(node)
+        try:
+            expected = allocator.allocate(cluster.plans())
+        except (NodeError, AllocationError):
+            continue
+        solutions, state = kept.solutions(search, cluster.table, node.row)
+        if state in solutions:
+            assert cluster.allocator(node).repeat(cluster.plans(), solutions[state]) == expected
+        elif state >= 0 and (found := allocator.solution()) is not None:
+            solutions[state] = found
+
+
+@pytest.mark.parametrize(
+    "expression, searches",
+    [
+        ('device.attributes["d"].numa == 1', 1),
+        ('device.attributes["d"].uuid != "x"', 3),
+        ('device.attributes["d"].exists(name, name == "numa")', 3),
+    ],
+    ids=["an equal attribute", "an attribute of its own", "all attributes"],
+)
+def test_nodes_share_a_search_unless_claims_read_where_they_differ(expression: str, searches: int) -> None:
+    h = Harness("actions: 'allocate'\ntiers:\n- plugins: [{name: gang}, {name: predicates}]\n")
+    h.queue("q")
+    h.group("g", queue="q")
+    for name in ("n1", "n2", "n3"):
+        h.node(name, cpu="8")
+        device = {"name": "g0", "attributes": {"uuid": {"string": f"GPU-{name}"}, "numa": {"int": 1}}}
+        pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": "d", "nodeName": name, "pool": pool, "devices": [device]}
+        h.apply(ObjectChanged(decode({"metadata": {"name": name}, "spec": spec}, ResourceSliceObject)))
+    h.apply(ObjectChanged(decode({"metadata": {"name": "c"}, "spec": {}}, DeviceClassObject)))
+    wanted = claim(0, {"r": {"class": "c", "cel": expression}})
+    wanted["metadata"]["namespace"] = "default"
+    h.apply(ObjectChanged(decode(wanted, ResourceClaimObject)))
+    h.pod("p", group="g", resourceClaims=[{"name": "r", "resourceClaimName": "c0"}])
+    h.step()
+    assert "p" in h.binds
+    placement = 1  # the places of the devices are searched once more
+    assert h.core.snapshot().state.claims.searches.results["allocated"] == searches + placement
