@@ -43,7 +43,7 @@ class _Scene:
         for number in range(dice.randint(1, 7)):
             size = dice.randint(1, 6)
             group, minimum = f"g{number}", dice.randint(1, size + (dice.random() < 0.1))
-            policies = self.policies() if dice.random() < 0.3 else None
+            policies = self.policies() if dice.random() < 0.3 else []
             self.h.group(group, queue=dice.choice("qr"), min_member=minimum, phase="Pending", policies=policies)
             shapes = [(dice.choice("AB"), dice.randint(1, 4)) for _ in range(dice.choice((1, 1, 2)))]
             for index in range(size):
