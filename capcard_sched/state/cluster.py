@@ -77,10 +77,9 @@ class ClusterState:
         #: Edits of bound pods and of their PodGroups without effect.
         self.ignored_edits = IgnoredEdits()
 
-        self._invalid = InvalidObjects()
+        self._invalid, self._ignored_affinity = InvalidObjects(), InvalidObjects()
         #: Invalid objects and their problems.
         self.problems = self._invalid.problems
-        self._ignored_affinity = InvalidObjects()
         #: PodGroups with an affinity between groups, which has no effect.
         self.ignored_affinity = self._ignored_affinity.problems
 
