@@ -244,8 +244,12 @@ def object_show(
     listing: Listing,
     text: str,
     complete: Callable[[LiveObjects, JsonObject], Coroutine[Any, Any, JsonObject]] | None = None,
+    reference: Callable[[str, str], tuple[str, str, str]] | None = None,
 ) -> Callable[..., int]:
-    """The verb `get`. `text`: its help. `complete` adds the figures of a table to an object."""
+    """The verb `get`. `text`: its help. `complete` adds the figures of a table to an object.
+
+    `reference`: kind, namespace and name of the object of an argument in the selected namespace.
+    """
 
     def get(name: str, *, watch: WatchFlag = False, output: OutputFlag = "table", live: Live = Live()) -> int:
         printer = Printer(listing, output)
@@ -260,11 +264,14 @@ def object_show(
                 printer.print_items([obj if complete is None else await complete(objects, obj)])
 
         async def work(objects: LiveObjects) -> int:
-            found = await objects.get(listing.kind, name)  # an unknown name is an error
+            kind, own = listing.kind, name
+            if reference is not None:
+                kind, objects.namespace, own = reference(name, objects.namespace)
+            found = await objects.get(kind, own)  # an unknown name is an error
             if not watch:
                 await show(objects, found)
                 return 0
-            async for batch in objects.watch_one(listing.kind, name):
+            async for batch in objects.watch_one(kind, own):
                 for obj in batch:
                     await show(objects, obj)
             return 0

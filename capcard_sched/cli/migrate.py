@@ -21,7 +21,7 @@ from capcard_sched.model.kinds import group_of
 from capcard_sched.model.quoting import escaped, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 #: Exit status: an object behaves in another way than under Volcano.
 DIFFERS: Final = 3
@@ -39,6 +39,10 @@ _RULES: Final[tuple[tuple[str, Verdict, str], ...]] = (
     (r"card quotas of the queue are 0", "differs", "malformed-quota-is-zero"),
     (r"can never start: needs .* pods|can never start: needs .* nodes", "differs", "larger-than-the-nodes"),
     (r"can never start", "differs", "impossible-reserves-nothing"),
+    (r"is not the name of a Job|not the name of a pod of the Job", "differs", "names-of-jobs"),
+    (r"is executed by action", "differs", "gang-actions"),
+    (r"is evicted as a unit", "differs", "gangs-evicted-whole"),
+    (r"is hard without a tier", "differs", "hard-without-a-tier"),
     (r"no controller discovers HyperNodes", "differs", "hyper-nodes-are-not-discovered"),
     (r"devices of ResourceClaims|exclusive cards", "differs", "unsupported-features"),
     (r"which this scheduler does not remove", "differs", "queue-allocation-gate"),
@@ -51,6 +55,9 @@ _RULES: Final[tuple[tuple[str, Verdict, str], ...]] = (
     (r"no effect|is ignored|not supported|not enforced", "ignored", ""),
     (r"is not among|does not exist", "same", "missing-queue-or-group"),
 )
+_ONE_SUBGROUP: Final = "absent: the policy is one subgroup; in Volcano it selects no pod"
+#: Place of an item of a list, or of an operation.
+_ITEM: Final = re.compile(r"((?:items\[\d+\]|spec\.operations\[\d+\]\.\w+))(?=\.|$)")
 _NO_CONTROLLER: Final = "no controller of capcard-sched serves this kind: its objects stay as they are"
 #: Key of the configuration of Volcano's controllers that lists the sources of HyperNodes.
 _DISCOVERY: Final = "networkTopologyDiscovery"
@@ -151,28 +158,55 @@ async def _live_objects(objects: LiveObjects) -> list[dict[str, Any]]:
 def _rows(checker: Checker) -> list[MigrationRow]:
     """One row per object, and one for the scheduler-conf and for findings about several objects where there are any."""
     reasons: dict[tuple[str, str], list[MigrationReason]] = {}
-    for obj in checker.objects:
+    known: dict[tuple[str, int, str], tuple[str, str]] = {}
+    for number, obj in enumerate(checker.objects):
         row = obj.row("note", "", "")
         head = group_of(str(obj.value.get("apiVersion") or "")), str(obj.value.get("kind") or "")
-        of = reasons.setdefault((row.object, _place(row)), [])
+        name = _name(obj.value, row.object)
+        key = (name, _place(row)) if (name, _place(row)) not in reasons else (name, f"{_place(row)}#{number}")
+        known[row.file, row.document, obj.place] = key
+        of = reasons.setdefault(key, [])
         if head in _FOREIGN:
             of.append(MigrationReason("differs", _NO_CONTROLLER))
         if head == ("", "ConfigMap") and _DISCOVERY in json.dumps(obj.value.get("data")):
             of.append(MigrationReason("differs", _NO_DISCOVERY, "data", "hyper-nodes-are-not-discovered"))
+        if head == ("scheduling.volcano.sh", "PodGroup"):
+            of += _policies(obj.value)
     for row in checker.rows:
         if not row.object and "not a kind of the scheduler" in row.message:
             continue
-        of = reasons.setdefault((row.object or "all objects together", _place(row)), [])
-        reason = _reason(row)
+        item = _ITEM.match(row.field)
+        at = item.group(1) if item is not None else ""
+        found = known.get((row.file, row.document, at)) if row.document else None
+        of = reasons.setdefault(found or (row.object or "all objects together", _place(row)), [])
+        reason = _reason(row if found is None else msgspec.structs.replace(row, field=row.field[len(at) :].lstrip(".")))
         if reason not in of:
             of.append(reason)
-    if checker.confs and not any(name == "scheduler-conf" for name, _ in reasons):
+    if checker.conf_files and not any(name == "scheduler-conf" for name, _ in reasons):
         reasons["scheduler-conf", ""] = []
-    found = [
+    rows = [
         MigrationRow(max((one.verdict for one in of), key=_rank, default="same"), name, place, tuple(of))
         for (name, place), of in reasons.items()
     ]
-    return sorted(found, key=lambda row: -_RANK[row.verdict])
+    return sorted(rows, key=lambda row: -_RANK[row.verdict])
+
+
+def _name(obj: dict[str, Any], short: str) -> str:
+    """Kind and name, with the namespace that an object has."""
+    kind, _, name = short.partition(" ")
+    metadata = obj.get("metadata")
+    namespace = metadata.get("namespace") if isinstance(metadata, dict) else ""
+    return f"{kind} {namespace}/{name}" if isinstance(namespace, str) and namespace else short
+
+
+def _policies(group: dict[str, Any]) -> Iterator[MigrationReason]:
+    """The policies of subgroups that select no pod under Volcano."""
+    spec = group.get("spec")
+    policies = spec.get("subGroupPolicy") if isinstance(spec, dict) else None
+    for index, policy in enumerate(policies if isinstance(policies, list) else ()):
+        if isinstance(policy, dict) and not policy.get("matchLabelKeys"):
+            place = f"spec.subGroupPolicy[{index}].matchLabelKeys"
+            yield MigrationReason("differs", _ONE_SUBGROUP, place, "subgroups-are-whole")
 
 
 def _rank(verdict: Verdict) -> int:

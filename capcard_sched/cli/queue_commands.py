@@ -14,17 +14,26 @@ from capcard_sched.cli.live_objects import (
     object_change,
     object_show,
 )
+from capcard_sched.model.namespace_queues import NAMESPACE_QUEUE
 from capcard_sched.model.quantity import base_amount
 from capcard_sched.model.queue import ROOT
 from capcard_sched.model.quoting import plural
 from capcard_sched.model.resources import PODS
 
 _PHASES = ("Inqueue", "Pending", "Running", "Unknown", "Completed")
+
+
+def _id_of(queue: dict[str, Any]) -> str:
+    """The name of a Queue, `namespace/name` of a NamespaceQueue."""
+    namespace, name = queue["metadata"].get("namespace", ""), queue["metadata"]["name"]
+    return f"{namespace}/{name}" if namespace else name
+
+
 _OBJECT = Listing(
     "Queue",
     (
-        Column("NAME", lambda queue: queue["metadata"]["name"]),
-        Column("WEIGHT", lambda queue: queue["spec"].get("weight", 1)),
+        Column("NAME", _id_of),
+        Column("WEIGHT", lambda queue: "-" if "namespace" in queue["metadata"] else queue["spec"].get("weight", 1)),
         Column("STATE", lambda queue: (queue.get("status") or {}).get("state", "")),
         Column("PARENT", lambda queue: queue["spec"].get("parent", "")),
         *(
@@ -32,18 +41,36 @@ _OBJECT = Listing(
             for phase in _PHASES
         ),
     ),
-    lambda queue: f"queue.scheduling.volcano.sh/{queue['metadata']['name']}",
+    lambda queue: f"{queue['kind'].lower()}.scheduling.volcano.sh/{queue['metadata']['name']}",
 )
 
 
+def _reference(name: str, namespace: str) -> tuple[str, str, str]:
+    """The object of `NAME`, a Queue, or of a NamespaceQueue: `namespace/NAME` of this one, or its id."""
+    of, slash, own = name.partition("/")
+    if not slash:
+        return "Queue", namespace, name
+    return NAMESPACE_QUEUE, namespace if of == "namespace" else of, own
+
+
 async def _with_phases(objects: LiveObjects, queue: dict[str, Any]) -> dict[str, Any]:
-    name = queue["metadata"]["name"]
-    own = [group for group in await objects.list("PodGroup") if group["spec"].get("queue", "default") == name]
+    namespace, name = queue["metadata"].get("namespace", ""), queue["metadata"]["name"]
+    own = [
+        group
+        for group in await objects.list("PodGroup")
+        if group["spec"].get("queue", "default") == (f"namespace/{name}" if namespace else name)
+        and namespace in ("", group["metadata"]["namespace"])
+    ]
     phases = [(group.get("status") or {}).get("phase") or "Pending" for group in own]
     return {**queue, "phases": {phase: phases.count(phase) for phase in _PHASES}}
 
 
-get_queue = object_show(_OBJECT, "Show one queue and its PodGroups by phase.", _with_phases)
+get_queue = object_show(
+    _OBJECT,
+    "Show one queue and its PodGroups by phase; namespace/NAME, or NAMESPACE/NAME, is a NamespaceQueue.",
+    _with_phases,
+    _reference,
+)
 
 
 def create_queue(

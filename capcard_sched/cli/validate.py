@@ -149,6 +149,8 @@ class Checker:
         self.rows: list[FindingRow] = []
         self.objects: list[_CheckedObject] = []
         self.confs = 0
+        #: Those in files, not in ConfigMaps.
+        self.conf_files = 0
         #: The last valid ConfigMap of a device plugin.
         self._device_config = DEFAULT_CONFIG
         #: The valid scheduler-confs of the input.
@@ -306,6 +308,7 @@ class Checker:
 
     def _conf(self, text: str | bytes, place: FindingRow) -> None:
         self.confs += 1
+        self.conf_files += not place.object
         result = parse_conf(text, registry=self._registry)
         if result.conf is not None:
             self._valid_confs.append(result.conf)

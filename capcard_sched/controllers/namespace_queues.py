@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _AUTHORIZED, _READY = "Authorized", "Ready"
 _ALLOWED: Final = "NamespaceAllowed"
+#: The reason of a NamespaceQueue without conditions.
+_NOT_READY: Final = "NotReady"
 
 
 class NamespaceQueueController:
@@ -81,6 +83,16 @@ class NamespaceQueueController:
     def failed(self, view: View, key: Key, now: float, failure: Failure) -> Result:
         """Nothing: the next change of a queue repeats the write."""
         return Result()
+
+
+def blocked_reason(queue: JsonObject) -> str:
+    """Why a NamespaceQueue accepts no pods: the reason of its condition Ready, or its state; "" if it accepts some."""
+    rows = status(queue).get("conditions") or ()
+    ready = next((row for row in rows if isinstance(row, dict) and row.get("type") == _READY), {})
+    if ready.get("status") != "True":
+        return str(ready.get("reason") or _NOT_READY)
+    state = state_of(queue)
+    return "" if state == OPEN else f"Queue{state}"
 
 
 def _conditions(present: Any, found: Readiness, now: float) -> list[JsonObject]:

@@ -21,7 +21,7 @@ from capcard_sched import __version__
 from capcard_sched.controllers.cronjobs import CronJobController
 from capcard_sched.controllers.jobs.job_controller import JobController
 from capcard_sched.controllers.jobs.plugins.job_plugin import KeyPair
-from capcard_sched.controllers.namespace_queues import NamespaceQueueController
+from capcard_sched.controllers.namespace_queues import NamespaceQueueController, blocked_reason
 from capcard_sched.controllers.objects import JOB, POD_GROUP, QUEUE, meta
 from capcard_sched.controllers.podgroups import PodGroupController
 from capcard_sched.controllers.queues import QueueController
@@ -44,6 +44,7 @@ from capcard_sched.kube.informers import Informers
 from capcard_sched.kube.writes.api_writer import LOW_WORKERS, ApiWriter
 from capcard_sched.kube.writes.leadership_gate import LeadershipGate
 from capcard_sched.model.deltas import ObjectGone
+from capcard_sched.model.namespace_queues import NAMESPACE_QUEUE
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
@@ -292,8 +293,13 @@ class ControllerManager(HealthState):
         return {"informers-synced": f"not listed yet: {', '.join(waiting)}" if waiting and not self._synced else ""}
 
     async def _sample(self) -> None:
-        queues = [meta(queue)["name"] for queue in self._cache.all(QUEUE)]
+        local = {
+            f"{meta(queue)['namespace']}/{meta(queue)['name']}": blocked_reason(queue)
+            for queue in self._cache.all(NAMESPACE_QUEUE)
+        }
+        queues = [*(meta(queue)["name"] for queue in self._cache.all(QUEUE)), *local]
         self._metrics.sample(queues, {name: self._cache.group_phases(name) for name in queues}, len(self._cache))
+        self._metrics.sample_namespace_queues(local)
         for each in self._loops:
             self._metrics.set_gauge("controller_queue_length", len(each), each.name)
 

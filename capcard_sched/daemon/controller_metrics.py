@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from capcard_sched.controllers.view import Increment
 
+#: Of a NamespaceQueue: `namespace/name`.
+_QUEUE: Final = ("queue_name",)
 _JOB: Final = ("job_name", "queue_name")
 CONTROLLER_METRICS: Final = (
     MetricRow("job_completed_phase_count", "counter", _JOB, "counted", "Times a Job became Completed"),
@@ -35,6 +37,14 @@ CONTROLLER_METRICS: Final = (
             f"queue_pod_group_{phase.lower()}_count", "gauge", ("queue_name",), "sampled", f"PodGroups that are {phase}"
         )
         for phase in PHASES
+    ),
+    MetricRow("namespacequeue_ready", "gauge", _QUEUE, "sampled", "1 for a NamespaceQueue that accepts pods, else 0"),
+    MetricRow(
+        "namespacequeue_blocked",
+        "gauge",
+        (*_QUEUE, "reason"),
+        "sampled",
+        "1 for a NamespaceQueue that accepts no pods, by the reason of its condition Ready or its state",
     ),
     MetricRow("controller_leader", "gauge", (), "counted", "1 while this replica leads"),
     MetricRow("controller_reconcile_errors_total", "counter", ("controller",), "counted", "Failed reconciliations"),
@@ -58,6 +68,8 @@ class ControllerMetrics(MetricSet, Observer):
         #: Job (`namespace/name`) to its series, which go with it.
         self._of_jobs: dict[str, set[tuple[str, tuple[str, ...]]]] = {}
         self._queues: set[str] = set()
+        #: NamespaceQueue to the reason why it accepts no pods, "" if it does.
+        self._local: dict[str, str] = {}
 
     def count(self, counted: Increment | Observe) -> None:
         """A counter or a histogram of a controller."""
@@ -92,3 +104,17 @@ class ControllerMetrics(MetricSet, Observer):
                 gauge.labels(queue).set(phases.get(queue, {}).get(phase, 0))
         self._queues = present
         self._gauges["controller_cached_objects"].set(cached)
+
+    def sample_namespace_queues(self, reasons: Mapping[str, str]) -> None:
+        """Which NamespaceQueues accept pods. `reasons`: id to the reason why it accepts none, "" if it does."""
+        ready, blocked = self._gauges["namespacequeue_ready"], self._gauges["namespacequeue_blocked"]
+        for queue, reason in self._local.items():
+            if queue not in reasons:
+                ready.remove(queue)
+            if reason and reasons.get(queue) != reason:
+                blocked.remove(queue, reason)
+        for queue, reason in reasons.items():
+            ready.labels(queue).set(not reason)
+            if reason:
+                blocked.labels(queue, reason).set(1)
+        self._local = dict(reasons)

@@ -20,7 +20,6 @@ from capcard_sched.controllers.objects import (
     JOB,
     POD,
     POD_GROUP,
-    QUEUE,
     REPLICA_SET,
     STATEFUL_SET,
     annotations_of,
@@ -44,6 +43,7 @@ from capcard_sched.insight.start_watch import StartWatch
 from capcard_sched.model.annotations import SIMULATION_DURATION
 from capcard_sched.model.diagnosis import NEEDS_CHANGE, AwaitedEnd, ExpectedStart, no_start
 from capcard_sched.model.kinds import kind_of
+from capcard_sched.model.namespace_queues import queue_id, queue_ref
 from capcard_sched.model.quoting import brief
 from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.model.workload import display_name
@@ -258,7 +258,8 @@ class Forecast:
 
     def _without_ends(self, job: UnfinishedJob, first: str) -> str:
         """Why no end of other jobs starts a job behind `first`, or ""; "" for one that such ends may start."""
-        queue = self._run.cluster.store.get(QUEUE, "", job.shape.queue)
+        ref = queue_ref(queue_id(job.shape.queue, job.shape.namespace))
+        queue = self._run.cluster.store.get(ref.kind, ref.namespace, ref.name)
         state = "missing" if queue is None else str(status(queue).get("state") or "Open")
         if state in _WITHOUT_STARTS:
             return _WITHOUT_STARTS[state]

@@ -18,6 +18,7 @@ from capcard_sched.insight.preemption import begin_trial
 from capcard_sched.insight.unscheduled import diagnose_by_conditions, diagnose_unscheduled, foreign_members
 from capcard_sched.model.annotations import CLOSED_BY_PARENT
 from capcard_sched.model.diagnosis import ObjectProblem
+from capcard_sched.model.namespace_queues import queue_ref
 from capcard_sched.model.queue import ROOT, ancestors
 from capcard_sched.model.quoting import command
 from capcard_sched.model.reasons import GROUP_EVICTED
@@ -201,13 +202,15 @@ def _closed_by(objects: ObjectView, found: JobDiagnosis) -> list[str]:
     """The origin of the state of a queue that is not open."""
     if found.queue is None or found.queue.state in {"Open", "missing", "Deleted"} or found.stage != "NotAdmitted":
         return []
-    queue = objects.get("Queue", "", found.queue.name) or {}
+    ref = queue_ref(found.queue.name)
+    of_queue = ref.kind, ref.namespace, ref.name
+    queue = objects.get(*of_queue) or {}
     annotations = (queue.get("metadata") or {}).get("annotations") or {}
     if annotations.get(CLOSED_BY_PARENT) == "true":
         return [
             f"Queue {found.queue.name} was closed with its parent {(queue.get('spec') or {}).get('parent', 'root')}"
         ]
-    closed = [event for event in objects.events("Queue", "", found.queue.name) if event.get("reason") == "CloseQueue"]
+    closed = [event for event in objects.events(*of_queue) if event.get("reason") == "CloseQueue"]
     at = f" at {closed[-1].get('lastTimestamp')}" if closed else ""
     how = "by a Command CloseQueue" if closed else "by its status; no event about it is left"
     opens = command("capcard-sched", "queue", "open", found.queue.name)

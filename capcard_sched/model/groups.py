@@ -148,6 +148,11 @@ class SubGroups:
         self.counts: dict[SubGroup, list[int]] = {}
         self._by_uid: dict[str, SubGroup | None] = {}
 
+    @property
+    def least_pods(self) -> int:
+        """The pods of the subgroups that the minimums of all policies demand."""
+        return sum(policy.size * policy.minimum for policy in self.policies)
+
     # --- changes of tasks, by the state alone -----------------------------------------------------------------------
 
     def add(self, task: CountedPod) -> None:

@@ -266,6 +266,11 @@ class Job:
         """Members that the job lacks for `minMember`, best-effort ones counted as placed; below 0 beyond it."""
         return self.min_available - self.ready_tasks - self.pending_best_effort
 
+    @property
+    def starting_pods(self) -> int:
+        """The pods without which the job does not start, by its own minimum and those of its subgroups."""
+        return self.min_available if self.groups is None else max(self.min_available, self.groups.least_pods)
+
     def is_ready(self) -> bool:
         """Enough members are placed; best-effort members count as placed."""
         c = self.counts

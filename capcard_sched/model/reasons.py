@@ -142,6 +142,9 @@ CONF_REJECTED = Reason(
     "Invalid scheduler-conf, the last valid one stays in effect (at start the built-in one): {detail}",
 )
 INVALID_OBJECT = Reason("InvalidObject", "{detail}")
+TOPOLOGY_AFFINITY_IGNORED = Reason(
+    "TopologyAffinityIgnored", "{detail} has no effect: groups with an affinity between groups may share a HyperNode"
+)
 QUEUE_NAMESPACE_DENIED = Reason(
     "QueueNamespaceDenied",
     "Queue <{queue}> does not accept jobs of namespace <{namespace}> (annotation {annotation} of Queue <{owner}>)",

@@ -31,6 +31,8 @@ from capcard_sched.simulation.kinds import NODE, STORAGE_CLASS, VOLUME
 from capcard_sched.simulation.store import merged
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from capcard_sched.simulation.store import Store
 
 #: PriorityClasses of every cluster, and their values.
@@ -49,9 +51,10 @@ _GATED = {
 class Admission:
     """Sets defaults, per kind. Present values are kept, `status` included."""
 
-    def __init__(self, store: Store, scheduler_name: str, default_queue: str) -> None:
+    def __init__(self, store: Store, scheduler_names: Sequence[str], default_queue: str) -> None:
+        """`scheduler_names`: those of the scheduler, that of new pods of its Jobs first."""
         self._store = store
-        self._scheduler_name = scheduler_name
+        self._scheduler_names = scheduler_names
         self._default_queue = default_queue
         #: PriorityClasses that objects name and that do not exist: an API server rejects such pods.
         self.missing_classes: dict[str, None] = {}
@@ -107,7 +110,7 @@ class Admission:
                 patch[group] = [_container(container) for container in found[group]]
         state: JsonObject = {"phase": status(obj).get("phase") or "Pending"}
         if not status(obj).get("conditions") and not found.get("nodeName"):
-            if patch["schedulerName"] == self._scheduler_name and wants_queue_gate(obj):
+            if patch["schedulerName"] in self._scheduler_names and wants_queue_gate(obj):
                 patch["schedulingGates"] = with_queue_gate(found.get("schedulingGates"))
             if patch.get("schedulingGates") or found.get("schedulingGates"):
                 state["conditions"] = [dict(_GATED)]
@@ -150,7 +153,7 @@ class Admission:
         phase = (status(obj).get("state") or {}).get("phase") or "Pending"
         patch: JsonObject = {"queue": found.get("queue") or self._default_queue, "tasks": tasks}
         stored = merged(obj, {"spec": patch, "status": {"state": {"phase": phase}}})
-        default_job(stored, self._scheduler_name)
+        default_job(stored, self._scheduler_names[0])
         return stored
 
 

@@ -113,7 +113,7 @@ class SimulatedCluster:
         #: Source of events that name none: the scheduler name if there is exactly one.
         self.component = scheduler_names[0] if len(scheduler_names) == 1 else "volcano"
         self.recorder = EventRecorder(self.store, self.component)
-        self.admission = Admission(self.store, scheduler_names[0], default_queue)
+        self.admission = Admission(self.store, scheduler_names, default_queue)
         self.store.admit = self.admission.admit
         self._default_queue, self._card_labels = default_queue, card_labels
         self.kubelet = Kubelet(self.store)

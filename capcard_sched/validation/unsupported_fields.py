@@ -31,12 +31,28 @@ _FIELDS: Final = {
     "Queue": (("spec extendClusters", "jobs are not dispatched to other clusters", "no value"),),
 }
 
+#: Kind to the paths of network topologies.
+_TOPOLOGIES: Final = {
+    "PodGroup": ("spec networkTopology", "spec subGroupPolicy * networkTopology"),
+    "Job": ("spec networkTopology", "spec tasks * partitionPolicy networkTopology"),
+}
+
 
 def unsupported_fields(obj: Json) -> Iterator[Finding]:
     """Warnings about the present fields without effect."""
     for path, message, accepted in _FIELDS.get(kind_of(obj), ()):
         for place in _places(obj, path.split(), ""):
             yield Finding("warning", place, f"has no effect: {message}", accepted)
+
+
+def hard_without_tier(obj: Json) -> Iterator[Finding]:
+    """Warnings about hard network topologies without a tier, which mean the lowest one."""
+    for path in _TOPOLOGIES.get(kind_of(obj), ()):
+        for place, topology in _values(obj, path.split(), ""):
+            named = isinstance(topology, dict) and {"highestTierAllowed", "highestTierName"} & topology.keys()
+            if isinstance(topology, dict) and not named and (topology.get("mode") or "hard") == "hard":
+                text = "is hard without a tier: pods stay in one HyperNode of tier 1; Volcano sets no limit"
+                yield Finding("warning", place, text, "highestTierAllowed, highestTierName, or mode soft")
 
 
 def check_kube_group(obj: Json) -> Iterator[Finding]:
@@ -51,12 +67,16 @@ def check_kube_group(obj: Json) -> Iterator[Finding]:
 
 def _places(value: object, path: list[str], place: str) -> Iterator[str]:
     """The places of present values under a path."""
+    return (found for found, content in _values(value, path, place) if content not in (None, [], {}, ""))
+
+
+def _values(value: object, path: list[str], place: str) -> Iterator[tuple[str, object]]:
+    """The values under a path, with their places."""
     if not path:
-        if value not in (None, [], {}, ""):
-            yield place
+        yield place, value
     elif isinstance(value, list) and path[0] == "*":
         for index, entry in enumerate(value):
-            yield from _places(entry, path[1:], f"{place}[{index}]")
+            yield from _values(entry, path[1:], f"{place}[{index}]")
     elif isinstance(value, dict):
         step = f'["{path[0]}"]' if "/" in path[0] else f".{path[0]}"
-        yield from _places(value.get(path[0]), path[1:], f"{place}{step}".lstrip("."))
+        yield from _values(value.get(path[0]), path[1:], f"{place}{step}".lstrip("."))

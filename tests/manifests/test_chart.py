@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from capcard_sched.controllers.owner_rules import built_in_rules, parse_owner_rules
 from tests.manifests.documents import (
     CHART,
     INSTALL,
@@ -153,6 +154,33 @@ def test_a_value_removes_its_objects_and_no_others(helm: Path, custom: Manifest,
     every, left = by_key(rendered(helm)).keys(), by_key(rendered(helm, {"custom": custom})).keys()
     assert every - left == {name for name in every if re.fullmatch(pattern, name)} != set()
     assert left <= every
+
+
+def test_rules_for_owners_are_mounted_and_their_kinds_are_readable(helm: Path) -> None:
+    rule = {
+        "name": "my-trainer",
+        "when": ["example.com/trainer"],
+        "group": [{"name": "trainer-{example.com/trainer}"}],
+        "owners": [{"apiVersion": "example.com/v1", "kind": "Trainer", "resource": "trainers"}],
+        "ownerName": "{example.com/trainer}",
+    }
+    off = {"name": "spark", "enabled": False}
+    objects = rendered(helm, {"custom": {"controller_owner_groups": [rule, off]}})
+    found = by_key(objects)
+    [file] = [one for name, one in found.items() if name.startswith("ConfigMap capcard-system/capcard-sched-owner-gr")]
+    text = file["data"]["owner-groups.yaml"]
+    first, *others = [one.name for one in parse_owner_rules(text, built_in_rules())]
+    assert first == "my-trainer"
+    assert "spark" not in others
+    assert "lws" in others
+    assert "--owner-groups=/etc/capcard-sched/owner-groups.yaml" in container(objects, "controllers")["args"]
+    pods = found["Deployment capcard-system/capcard-sched-controllers"]["spec"]["template"]["spec"]
+    assert pods["volumes"] == [{"name": "owner-groups", "configMap": {"name": file["metadata"]["name"]}}]
+    rules = found["ClusterRole capcard-sched-controllers-owner-groups"]["rules"]
+    assert rules == [{"apiGroups": ["example.com"], "resources": ["trainers"], "verbs": ["get", "list", "watch"]}]
+    assert "controller_owner_groups_enable" in refusal(
+        helm, {"custom": {"controller_owner_groups": [rule], "controller_owner_groups_enable": False}}
+    )
 
 
 def test_a_fence_is_never_deleted_by_helm(helm: Path) -> None:

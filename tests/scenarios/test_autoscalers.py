@@ -43,13 +43,29 @@ class _Scene:
         for number in range(dice.randint(1, 7)):
             size = dice.randint(1, 6)
             group, minimum = f"g{number}", dice.randint(1, size + (dice.random() < 0.1))
-            self.h.group(group, queue=dice.choice("qr"), min_member=minimum, phase="Pending")
+            policies = self.policies() if dice.random() < 0.3 else []
+            self.h.group(group, queue=dice.choice("qr"), min_member=minimum, phase="Pending", policies=policies)
             shapes = [(dice.choice("AB"), dice.randint(1, 4)) for _ in range(dice.choice((1, 1, 2)))]
             for index in range(size):
                 card, cards = shapes[index * len(shapes) // size]
                 name = f"{group}-w-{index}"
-                self.h.pod(name, group=group, card=card, cards=cards, cpu="1")
+                labels = {"part": str(index // 2), "role": "ab"[index // 4]}
+                self.h.pod(name, group=group, card=card, cards=cards, cpu="1", labels=labels)
                 self.pods.append(name)
+
+    def policies(self) -> list[dict[str, object]]:
+        """Subgroups of up to three pods, of which some have too few."""
+        dice = self.dice
+        first: dict[str, object] = {
+            "name": "a",
+            "matchLabelKeys": ["part"],
+            "labelSelector": {"matchLabels": {"role": "a"}},
+        }
+        second: dict[str, object] = {"name": "b", "labelSelector": {"matchLabels": {"role": "b"}}}
+        return [
+            {**policy, "subGroupSize": dice.randint(1, 2), "minSubGroups": dice.randint(0, 1)}
+            for policy in (first, second)
+        ]
 
     def nodes(self, numbers: range, count: Callable[[], int]) -> None:
         for number in numbers:

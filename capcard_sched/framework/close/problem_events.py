@@ -19,6 +19,7 @@ class ProblemEvents:
 
     def __init__(self) -> None:
         self._problems: ReportOnce[ObjectRef, str] = ReportOnce()
+        self._ignored_affinity: ReportOnce[ObjectRef, str] = ReportOnce()
         self._ignored_edits: ReportOnce[ObjectRef, str] = ReportOnce()
         self._two_groups: ReportOnce[ObjectRef, str] = ReportOnce()
         self._doubled: ReportOnce[ObjectRef, str] = ReportOnce()
@@ -29,6 +30,7 @@ class ProblemEvents:
         intents: list[EmitEvent] = []
         for reported, row, details in (
             (self._problems, reasons.INVALID_OBJECT, state.problems),
+            (self._ignored_affinity, reasons.TOPOLOGY_AFFINITY_IGNORED, state.ignored_affinity),
             (self._ignored_edits, reasons.QUOTA_EVASION_IGNORED, state.ignored_edits.details),
             (self._two_groups, reasons.TWO_POD_GROUPS, state.kube_groups.two_groups),
             (self._doubled, reasons.DEVICE_ALLOCATED_TWICE, double_texts(state.claims)),

@@ -5,11 +5,13 @@ Pods are counted against quotas as if nodes were added: limits that follow from 
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.api.plugin import Placement
 from capcard_sched.framework.placement.engine import quota_hooks
+from capcard_sched.framework.session.group_units import GroupUnit, units_of
 from capcard_sched.framework.session.ordering import KeyHeap
 from capcard_sched.framework.session.results import reference
 from capcard_sched.model import reasons
@@ -214,6 +216,8 @@ class _ClaimPass:
             if not admitted:
                 own.update(dict.fromkeys(job.pending, _QUOTA))
                 return ()
+        if job.groups is not None:
+            return self._visit_groups(queue, tasks, job, barred, alone=alone)
         start, full, position, why = len(self._held), set(self._full), 0, _QUOTA
         while position < len(tasks):
             ready = session.job_ready(job)
@@ -242,6 +246,58 @@ class _ClaimPass:
         others = [task.uid for task in tasks if own.get(task.uid) != _PREREQUISITE]
         own.update(dict.fromkeys(others, why))
         return ()
+
+    def _visit_groups(
+        self, queue: Queue, tasks: Sequence[Task], job: Job, barred: AbstractSet[str], *, alone: bool
+    ) -> Sequence[Task]:
+        """`_visit` of a job with subgroups, in the order of its units: a subgroup is held whole, or not at all."""
+        session, own = self._session, self._found[job.key]
+        start, full, was_ready = len(self._held), set(self._full), session.job_ready(job)
+        units = units_of(session, job, [task for task in tasks if task.uid in job.pending])
+        reasons_of = {task.uid: _GANG for waiting in units.incomplete.values() for task in waiting}
+        waiting = deque((*units.groups, *units.singles))
+        while waiting and (was_ready or not session.job_ready(job)):
+            unit = waiting.popleft()
+            reason = self._hold_unit(queue, job, unit.tasks, unit.need, barred)
+            if reason:
+                reasons_of.update(dict.fromkeys((task.uid for task in unit.tasks), reason))
+                continue
+            if unit.completes:
+                extras = [task for task in unit.tasks if task.uid in job.pending]
+                waiting += [GroupUnit(unit.group, (task,), 1, completes=False, is_begun=True) for task in extras]
+            if was_ready and not alone:
+                break
+        own.update(reasons_of)
+        if session.job_ready(job):
+            left = {task.uid for unit in waiting for task in unit.tasks}
+            return [task for task in tasks if task.uid in left]
+        self._release(start)
+        self._full = full
+        others = [task.uid for task in tasks if reasons_of.get(task.uid, _QUOTA) == _QUOTA]
+        own.update(dict.fromkeys(others, _GANG if _PREREQUISITE in reasons_of.values() else _QUOTA))
+        return ()
+
+    def _hold_unit(self, queue: Queue, job: Job, tasks: Sequence[Task], need: int, barred: AbstractSet[str]) -> str:
+        """Holds `need` of the tasks, and returns ""; else holds none, and returns the reason."""
+        start, full, why, own = len(self._held), set(self._full), _QUOTA, dict[str, str]()
+        free = [task for task in tasks if task.uid not in barred]
+        while free and len(own) < need:
+            run = _run_of(free, 0, need - len(own))
+            free = free[len(run) :]
+            signature = self._session.engine.signature(queue, run[0])
+            if self._session.dispatch.refusal("pre_predicate", signature) is not None:
+                why = _PREREQUISITE
+                continue
+            count = self._grant(queue, signature, run)
+            if count:
+                self._hold(job, run[:count])
+                own.update(dict.fromkeys((task.uid for task in run[:count]), _UNSCHEDULABLE))
+        if len(own) < need:
+            self._release(start)
+            self._full = full
+            return why
+        self._found[job.key].update(own)
+        return ""
 
     def _barred(self, job: Job) -> AbstractSet[str]:
         """The uids of the pods that a plugin refused whose quota follows from more than the state."""

@@ -282,7 +282,7 @@ class JobFacts:
         tasks = [task for task in job.tasks.values() if task.status not in COMPLETED_STATUSES]
         if job.is_ready():
             return 1
-        needed = job.min_available - sum(task.cls is not cls for task in tasks)
+        needed = job.starting_pods - sum(task.cls is not cls for task in tasks)
         for role, minimum in job.min_task_member.items() if job.checks_roles else ():
             if all(task.cls is cls for task in tasks if task.role == role):
                 needed = max(needed, minimum)

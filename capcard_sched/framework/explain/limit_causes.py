@@ -166,7 +166,7 @@ def over_limit(data: JobFacts, refused: PendingPods, refusal: Refusal, fitting: 
     )
     is_gang = fitting > 0 and len(data.pod_cards) == 1
     if is_gang:
-        starts = max(1, data.job.min_available - data.job.ready_tasks)
+        starts = max(1, data.job.starting_pods - data.job.ready_tasks)
         needs = f"the gang needs {quantity(names, starts * per_pod)}"
     first = rows[0]
     if len(rows) == 1 and not data.is_own_limit(refusal, figures):
@@ -258,7 +258,7 @@ def quota_beside(data: JobFacts) -> list[str]:
     """Whether the quotas of the queue and its ancestors cover one pod, or the rest of the gang."""
     free: list[str] = []
     short: list[str] = []
-    missing = 1 if data.job.is_ready() else max(1, data.job.min_available - data.job.ready_tasks)
+    missing = 1 if data.job.is_ready() else max(1, data.job.starting_pods - data.job.ready_tasks)
     for cards in dict.fromkeys(cards.alternatives for cards in data.pod_cards):
         fits, lacks = [], []
         for row in (row for row in data.limits if row.resource in cards and row.quota and row.requested_per_pod):

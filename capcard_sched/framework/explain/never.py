@@ -109,12 +109,12 @@ def _larger_than_nodes(data: JobFacts) -> list[str]:
         of_cards = [row for row in rows if row.card in cards.alternatives]
         others = [[row] for row in rows if row.card not in cards.alternatives]
         for own in [of_cards, *others] if of_cards else others:
-            if text := _too_large(own, data.needed_of(cls)):
+            if text := _too_large(own, data.needed_of(cls), data.job.min_available):
                 return [text]
     return []
 
 
-def _too_large(rows: Sequence[CardCapacity], needed: int) -> str:
+def _too_large(rows: Sequence[CardCapacity], needed: int, minimum: int) -> str:
     """That the nodes with any of the cards, or with the resource, hold fewer than `needed` pods; "" if they do."""
     names = " or ".join(row.card for row in rows)
     if all(row.largest_node < row.per_pod for row in rows):
@@ -128,7 +128,8 @@ def _too_large(rows: Sequence[CardCapacity], needed: int) -> str:
     has = f"the cluster has {amount_of(names, total)}"
     if amount <= total:
         has = f"its nodes have space for {plural(places, 'pod')}"
-    return f"minAvailable {needed} needs {quantity(names, amount)}, and {has}"
+    who = f"minAvailable {needed} needs" if needed <= minimum else f"minSubGroups demands {needed} pods, which need"
+    return f"{who} {quantity(names, amount)}, and {has}"
 
 
 def _larger_than_cluster(data: JobFacts) -> list[str]:

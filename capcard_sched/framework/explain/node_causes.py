@@ -67,7 +67,7 @@ def partly(data: JobFacts, fitting: int) -> str:
     placed = f" beside {data.job.ready_tasks} scheduled" if data.job.ready_tasks else ""
     pods = plural(sum(len(pods.names) for pods in data.pending), "pending pod")
     fit = f"{fitting} of {pods} {form(fitting, 'fits', 'fit')} now{placed}"
-    return f"{fit}, and the gang starts with {data.job.min_available}"
+    return f"{fit}, and the gang starts with {data.job.starting_pods}"
 
 
 def _short_rows(data: JobFacts, pods: PendingPods) -> list[CardCapacity]:

@@ -77,8 +77,9 @@ def capital(text: str) -> str:
 
 
 def lower(text: str) -> str:
-    """With a lower-case first letter."""
-    return text[:1].lower() + text[1:]
+    """With a lower-case first letter, unless the first word is a name such as NamespaceQueue."""
+    first, *_ = text.split(" ", 1)
+    return text if first[1:] != first[1:].lower() else text[:1].lower() + text[1:]
 
 
 def toleration(taint: str) -> str:

@@ -90,14 +90,28 @@ def _without_subgroups(data: JobFacts) -> StageResult | None:
     groups = data.job.groups
     lines = [] if groups is None else shortages_of(groups, groups.ready(), "can start")
     pods = next((pods for pods in data.pending if pods.outcome == "unfit"), None)
-    if not lines or pods is None:
+    if pods is None:
         return None
+    if not lines:
+        return _without_further_subgroup(data, pods)
     facts = [f"{each.names[0]}: {sentences.plain(each.message)}" for each in data.pending if each.message]
     _, further = node_causes.no_node(data, pods)
     # The policy of the pods that fit no node first: those of others may wait for it.
     lines.sort(key=lambda line: line.partition(":")[0] not in pods.message)
     first, *others = map(sentences.capital, lines)
     return StageResult("NoNodeFits", first, [*others, *facts, *further])
+
+
+def _without_further_subgroup(data: JobFacts, pods: PendingPods) -> StageResult | None:
+    """The subgroup without nodes of a job that has its minimum: its domain may exclude nodes with free amounts."""
+    task = next((task for task in data.tasks if task.name == pods.names[0]), None)
+    groups = data.job.groups
+    if groups is None or task is None or (group := groups.of(task)) is None or not pods.message:
+        return None
+    if groups.ready_of(group) >= groups.size_of(group):
+        return None
+    _, further = node_causes.no_node(data, pods)
+    return StageResult("NoNodeFits", sentences.capital(sentences.plain(pods.message)), further)
 
 
 def _not_placed(data: JobFacts) -> StageResult:

@@ -22,6 +22,8 @@ class FixKind:
     is_single: ClassVar[bool] = False
     #: It changes the job that is to start.
     is_of_job: ClassVar[bool] = False
+    #: It makes the gang smaller: such fixes come last.
+    is_of_gang: ClassVar[bool] = False
     #: It changes the scheduler-conf.
     is_of_conf: ClassVar[bool] = False
     #: The change in words, its value now and afterwards ("" for none): with the fields of a change (`key`, `value`,

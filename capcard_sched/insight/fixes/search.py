@@ -80,7 +80,7 @@ def suggest_fixes(
     if core.snapshot().conf.option("extender") is not None:
         return without_search(found, "trials would call the webhook of the extender")
     pods = len(job.pending) if job.is_ready() and job.tasks else 0
-    subject = FixSubject(job.key, pod, known_owner(view, job, vcjob), pods, job.min_available, len(job.tasks))
+    subject = FixSubject(job.key, pod, known_owner(view, job, vcjob), pods, job.starting_pods, len(job.tasks))
     finder = _FixFinder(core, view, subject, found, now, progress)
     try:
         return finder.find()
@@ -363,7 +363,7 @@ def _disruption(changes: Candidate) -> int:
 def _rank(fix: SuggestedFix) -> tuple[bool, int, int]:
     """A smaller gang last; then by the pods that end, restart or are evicted, and by the number of changes."""
     pods = sum(len(ended.pods) for ended in fix.ended) + len(fix.evicted) + len(fix.restarted)
-    return any(change.kind == "MinAvailable" for change in fix.changes), pods, len(fix.changes)
+    return any(KINDS[change.kind].is_of_gang for change in fix.changes), pods, len(fix.changes)
 
 
 def _merge(changes: Candidate, more: Candidate) -> Candidate | None:

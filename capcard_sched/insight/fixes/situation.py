@@ -65,7 +65,7 @@ class Situation:
         self.state, self.conf = core.snapshot().state, core.snapshot().conf
         self.waiting = session.pending_tasks(job)
         #: Pods that are still needed: up to the minimum, or all pending pods of a job that has it.
-        missing = job.min_available - job.ready_tasks
+        missing = job.starting_pods - job.ready_tasks
         self.needed = self.waiting if job.is_ready() else self.waiting[: max(1, missing)]
         self.target: Target = ("PodGroup", job.namespace, job.name)
         self.limits: Sequence[LimitUse] = found.queue.limits if found.queue is not None else ()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
-from tests.controlplane.manifests import queue
+from tests.controlplane.manifests import pod_group, queue
 from tests.e2e.asking import LiveCommand
 from tests.e2e.controllers.conftest import Jobs
 from tests.e2e.daemons import Controllers
@@ -107,6 +107,25 @@ async def test_a_user_creates_closes_opens_and_deletes_a_queue(
     refused = "error: queue q has 9 pods on nodes: delete them first, or pass --force\n"
     assert await verbs("queue", "delete", "q", status=2) == refused
     assert await verbs("queue", "delete", "q", "--force") == "delete queue q successfully\n"
+
+
+async def test_a_namespace_queue_is_shown_by_its_reference_and_by_its_id(verbs: Verbs, cluster: Cluster) -> None:
+    body = {"kind": "NamespaceQueue", "metadata": {"name": "team"}, "spec": {"parent": "cluster/research"}}
+    path = f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{cluster.namespace}/namespacequeues"
+    await cluster.request("POST", path, body={"apiVersion": "scheduling.volcano.sh/v1beta1", **body})
+    await cluster.create(pod_group("g", queue="namespace/team"))
+    await cluster.create(pod_group("other", queue="team"))
+    for name in ("namespace/team", f"{cluster.namespace}/team"):
+        headers, row = (await verbs("queue", "get", name)).splitlines()
+        assert headers.split()[-6:-3] == ["PARENT", "INQUEUE", "PENDING"]
+        assert [*row.split()[:2], *row.split()[-6:-3]] == [
+            f"{cluster.namespace}/team",
+            "-",
+            "cluster/research",
+            "0",
+            "1",
+        ]
+    assert 'namespacequeues.scheduling.volcano.sh "no" not found' in await verbs("queue", "get", "other/no", status=2)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from capcard_sched.kube.client import ApiError, Client
 from capcard_sched.kube.paths import object_path
-from capcard_sched.model.annotations import BOUND_QUEUE, CARD_ASSIGNED, FENCE
+from capcard_sched.model.annotations import BOUND_QUEUE, CARD_ASSIGNED, FENCE, QUEUE_ALLOCATION_GATE
 from capcard_sched.model.deltas import BindFailed, BindRetry, ObjectGone
 from capcard_sched.model.intents import Bind, ClaimBinding, UpdatePodCondition
 from tests.controlplane.cluster import Cluster
@@ -193,6 +193,33 @@ async def test_a_pod_that_cannot_be_bound_is_released_with_the_reason_and_no_eve
     if bound:
         assert condition(await cluster.get("pods", "p"), "PodScheduled")["status"] == "True"
         assert await effects.events("FailedScheduling") == []
+
+
+@pytest.mark.parametrize("status", [0, 500, 403])
+async def test_the_queue_allocation_gate_is_removed_before_the_pod_is_bound(
+    cluster: Cluster, proxy: Proxy, effects: Harness, status: int
+) -> None:
+    gates = [{"name": QUEUE_ALLOCATION_GATE}]
+    made = await cluster.create(pod("p", schedulingGates=gates))
+    bind = msgspec.structs.replace(bind_of(made), gate=QUEUE_ALLOCATION_GATE)
+    effects.leads = False
+    effects.submit(bind)
+    effects.reset()
+    assert (await cluster.get("pods", "p"))["spec"]["schedulingGates"] == gates, "the term ended before the patch"
+    effects.leads = True
+    if status:
+        proxy.answer("PATCH", "/pods/p$", status, times=None if status == 403 else 1)
+    effects.submit(bind)
+    if status == 403:
+        assert (await effects.refusal()).retry_after > 0
+        await effects.quiet()
+        assert (await cluster.get("pods", "p"))["spec"]["schedulingGates"] == gates
+        assert len(await effects.events("GateNotRemoved")) == 1
+        assert not effects.requests("POST", "/pods/p/binding")
+    else:
+        await effects.quiet()
+        assert effects.observer.bindings == [BOUND]
+        assert await cluster.bound() == {"p": "n1"}
 
 
 @pytest.mark.parametrize("successor", [False, True])

@@ -9,10 +9,11 @@ import msgspec
 import pytest
 import yaml
 
-from capcard_sched.model.annotations import CARD_ALLOCATED, CARD_QUOTA, JOB_ALLOCATED_HYPERNODE
+from capcard_sched.model.annotations import CARD_ALLOCATED, CARD_QUOTA, JOB_ALLOCATED_HYPERNODE, QUEUE_ALLOCATION_GATE
 from capcard_sched.model.intents import (
     AnnotatePodGroup,
     AnnotateQueue,
+    RemoveGate,
     UpdatePodCondition,
     UpdatePodGroup,
     UpdateQueueStatus,
@@ -85,6 +86,36 @@ async def test_a_status_subresource_of_the_group_is_used(cluster: Cluster, effec
             return not await has_it()
 
         await cluster.wait_until(is_gone, "the subresource to go")
+
+
+@pytest.mark.parametrize("status", [409, 500])
+async def test_a_gate_whose_removal_fails_is_removed_by_the_next_attempt(
+    cluster: Cluster, proxy: Proxy, effects: Harness, status: int
+) -> None:
+    gates = [{"name": QUEUE_ALLOCATION_GATE}, {"name": "example.com/x"}]
+    made = await cluster.create(pod("p", schedulingGates=gates))
+    proxy.answer("PATCH", "/pods/p$", status)
+    await effects.write(RemoveGate(*ids(made)))
+    assert (await cluster.get("pods", "p"))["spec"]["schedulingGates"] == [{"name": "example.com/x"}]
+    assert len(effects.requests("PATCH", "/pods/p")) == 2
+    assert await effects.events("GateNotRemoved") == []
+
+
+async def test_a_gate_without_the_right_to_remove_it_is_one_event(
+    cluster: Cluster, proxy: Proxy, effects: Harness
+) -> None:
+    made = await cluster.create(pod("p", schedulingGates=[{"name": QUEUE_ALLOCATION_GATE}]))
+    forbidden = proxy.answer("PATCH", "/pods/p$", 403, times=None)
+    effects.submit(RemoveGate(*ids(made)))
+    await forbidden.struck()
+    effects.ahead += 600.0
+    await forbidden.struck(2)
+
+    async def reported() -> bool:
+        return len(await effects.events("GateNotRemoved")) == 1
+
+    await cluster.wait_until(reported, "one event")
+    assert (await cluster.get("pods", "p"))["spec"]["schedulingGates"] == [{"name": QUEUE_ALLOCATION_GATE}]
 
 
 @pytest.mark.parametrize("successor", [False, True])

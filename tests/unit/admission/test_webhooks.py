@@ -120,6 +120,20 @@ def test_the_minimum_of_partitions_is_the_default_of_a_task(least: int | None, m
     assert (spec["tasks"][0]["minAvailable"], spec["minAvailable"]) == (minimum, minimum)
 
 
+@pytest.mark.parametrize(
+    "replicas, total, field",
+    [(12, 4, "spec.tasks[0].partitionPolicy"), (12, 6, "spec.tasks[0].partitionPolicy.totalPartitions")],
+)
+def test_a_task_with_partitions_is_not_scaled(replicas: int, total: int, field: str) -> None:
+    old, new = copy.deepcopy(JOBS["base"]), copy.deepcopy(JOBS["base"])
+    for job, count, partitions in ((old, 8, 4), (new, replicas, total)):
+        policy = {"totalPartitions": partitions, "partitionSize": 2}
+        job["spec"]["tasks"] = [{**job["spec"]["tasks"][0], "replicas": count, "partitionPolicy": policy}]
+        job["spec"]["minAvailable"] = job["spec"]["tasks"][0]["minAvailable"] = 4
+    assert check_job_update(old, old, view()).errors == []
+    assert [finding.field for finding in check_job_update(new, old, view()).errors] == [field]
+
+
 def test_defaults_keep_given_values() -> None:
     assert default_job(copy.deepcopy(JOBS["base"]), "other").patch == ()
 

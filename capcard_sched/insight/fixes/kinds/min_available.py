@@ -27,6 +27,7 @@ class MinAvailableFix(FixKind):
     after = "{value}"
     disruption = 6
     is_of_job = True
+    is_of_gang = True
 
     def propose(self, situation: Situation) -> Iterator[Candidate]:
         """The size that fits now, on empty nodes, or, where pods have to end for it, of one pod."""
