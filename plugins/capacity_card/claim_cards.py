@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from capcard_sched.cel.values import EvaluationError
-from capcard_sched.devices.claims import AllocationError, Claim, plan_claim
-from capcard_sched.framework.toolkit.device_cards import NVIDIA_DRIVER, accepted_cards, card_of, device_offers
+from capcard_sched.devices.claims import AllocationError
+from capcard_sched.devices.device_card import NVIDIA_DRIVER, card_of
+from capcard_sched.framework.toolkit.device_cards import accepted_cards, claim_plan, device_offers, may_match
 from capcard_sched.model.cards import CARD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from capcard_sched.cel.program import Program
-    from capcard_sched.devices.claims import ClaimPlan, RequestPlan
+    from capcard_sched.devices.claims import Claim, ClaimPlan, RequestPlan
     from capcard_sched.devices.inventory import DeviceInventory, PoolDevice
     from capcard_sched.framework.api.node_view import Mask
     from capcard_sched.framework.session.session import Session
@@ -187,23 +187,13 @@ class ClaimCards:
                 if (
                     not card
                     and device.id[0] == NVIDIA_DRIVER
-                    and any(_may_match(request, device) for request in requests)
+                    and any(may_match(request, device) for request in requests)
                 ):
                     yield "/".join(device.id[1:])
                     break
 
     def _plan(self, namespace: str, each: PodClaim) -> ClaimPlan | None:
-        """The plan of a claim; None for one that predicates refuses."""
-        claim = self._claims.get(f"{namespace}/{each.claim}") if each.claim else None
-        template = self._templates.get(f"{namespace}/{each.template}") if each.template else None
-        if claim is None and template is not None:
-            claim = Claim(namespace, each.template, "", None, False, template.spec.devices, None, frozenset())
-        if claim is None:
-            return None
-        try:
-            return plan_claim(claim, self._classes)
-        except AllocationError:
-            return None
+        return claim_plan(namespace, each, self._claims, self._templates, self._classes)
 
     def _claimed(self, namespace: str, each: PodClaim, names: tuple[str, ...]) -> list[_CardRequest]:
         """The requests of one claim for cards. Raises AllocationError for a charge that is not supported."""
@@ -269,7 +259,7 @@ class ClaimCards:
                 self._cards.clear()
             cards = self._cards[key] = {}
             for card, device in self._devices:
-                if _may_match(request, device):
+                if may_match(request, device):
                     cards[card] = cards.get(card, False) or device.is_shared
         if names and any(cards):
             accepted = {card: is_shared for card, is_shared in cards.items() if card in names}
@@ -294,12 +284,4 @@ class ClaimCards:
 
     def _others_match(self, request: RequestPlan) -> bool:
         """Whether devices of drivers without cards pass the selectors."""
-        return any(device.id[0] != NVIDIA_DRIVER and _may_match(request, device) for _, device in self._devices)
-
-
-def _may_match(request: RequestPlan, device: PoolDevice) -> bool:
-    """Whether a device passes the selectors; one for which they fail fails the pod if the allocator looks at it."""
-    try:
-        return all(device.content.matches(selector.program) for selector in request.selectors)
-    except EvaluationError:
-        return False
+        return any(device.id[0] != NVIDIA_DRIVER and may_match(request, device) for _, device in self._devices)
