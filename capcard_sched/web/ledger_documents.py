@@ -13,7 +13,7 @@ from capcard_sched.ledger.database import LedgerError
 from capcard_sched.ledger.usage_report import UsageQuery
 from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.model.trials import API_VERSION, InsightPart
-from capcard_sched.reports.evictions import preemptor_namespace
+from capcard_sched.reports.evictions import preemptor_namespace, preemptor_text
 from capcard_sched.web.moments import moment_of
 from capcard_sched.web.usage import card_hours, dimensions_of, meter_of, opened_ledger, period_of
 from capcard_sched.web.views import ApiVersion, FormerLife, Moment
@@ -182,13 +182,8 @@ def former_lives(cluster: Cluster, namespace: str, kind: str, name: str) -> tupl
     if not cluster.ledger:
         return ()
     with opened_ledger(cluster) as ledger:
-        lives = ledger.history(0.0, cluster.now, name, namespace)
-    ended = [life for life in lives if (life.job.kind, life.job.name) == (kind, name) and _is_before(life, cluster.now)]
-    return tuple(_former(cluster, life) for life in ended[: -_MOST_LIVES - 1 : -1])
-
-
-def _is_before(life: JobLife, now: float) -> bool:
-    return life.job.ended is not None and life.job.ended <= now * 1000
+        lives = ledger.last_lives(cluster.now, namespace, kind, name, _MOST_LIVES)
+    return tuple([_former(cluster, life) for life in lives])
 
 
 def _former(cluster: Cluster, life: JobLife) -> FormerLife:
@@ -202,5 +197,5 @@ def _former(cluster: Cluster, life: JobLife) -> FormerLife:
         ran=None if job.whole is None else (job.ended - job.whole) / 1000,
         card_hours=card_hours(life.card_time),
         outcome=job.outcome,
-        preemptors=_visible(cluster, life.preemptors),
+        preemptors=tuple([preemptor_text(text) for text in _visible(cluster, life.preemptors)]),
     )
