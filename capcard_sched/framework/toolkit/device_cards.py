@@ -76,7 +76,7 @@ def claim_plan(
 
 
 def may_match(request: RequestPlan, device: PoolDevice) -> bool:
-    """Whether a device passes the selectors; one for which they fail fails the pod if the allocator looks at it."""
+    """Whether a device passes the selectors; one for which they fail fails the pod if the allocator tries it."""
     try:
         return all(device.content.matches(selector.program) for selector in request.selectors)
     except EvaluationError:
