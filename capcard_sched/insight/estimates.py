@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from random import Random
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -117,7 +116,6 @@ class EndEstimator:
         return 0.0 if job.start is None else max(self._now - job.start, 0.0)
 
 
-@lru_cache(maxsize=65_536)
 def quantile_ranks(key: str) -> tuple[int, ...]:
     """The quantile of a job in each run: each of 1 to `RUNS` once.
 
