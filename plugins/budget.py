@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.framework.api.plugin import Plugin, Reads
+from capcard_sched.framework.toolkit.device_cards import ClaimableCards
 from capcard_sched.model.card_budgets import spent_card
 from capcard_sched.model.queue import ancestors
 from capcard_sched.model.reasons import CARD_BUDGET_SPENT
@@ -43,7 +45,7 @@ class CardBudgets(Plugin):
     def setup(self) -> None:
         #: Queue to the spent budgets of itself and its ancestors, in order of name; queues without any are absent.
         self._spent: dict[str, list[CardBudget]] = {}
-        self._shares: frozenset[str] = frozenset()
+        self._claimable = ClaimableCards()
         #: Spent cards by name of the budget.
         self._reported: ReportOnce[str, tuple[str, str, str]] = ReportOnce()
 
@@ -94,11 +96,14 @@ class CardBudgets(Plugin):
         return Vote.ABSTAIN
 
     def admission_version(self, job: Job) -> tuple[object, ...]:
-        return tuple(budget for budget in self._spent.get(job.queue, ()) if budget.when_spent == "stop")
+        found = [budget for budget in self._spent.get(job.queue, ()) if budget.when_spent == "stop"]
+        return (*found, self._session.snapshot.devices.version) if found else ()
 
     def _stopped_card(self, job: Job, budget: CardBudget) -> str:
         """The spent card that a job may get; "" for a job that the budget does not stop."""
-        return spent_card(job, budget.spent, self._is_card) if budget.when_spent == "stop" else ""
+        if budget.when_spent != "stop":
+            return ""
+        return spent_card(job, budget.spent, self._is_card, partial(self._claimable.of, self._session))
 
     def _is_card(self, resource: str) -> bool:
         """Whether the ledger charges a resource as cards: devices, and shares of devices."""

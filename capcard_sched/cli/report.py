@@ -6,12 +6,16 @@ import re
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from capcard_sched.cli.inputs import BadInputError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from capcard_sched.cli.cluster_source import ClusterSource, Source, SourceState
+    from capcard_sched.ledger.usage_ledger import UsageLedger
+    from capcard_sched.ledger.usage_report import UsageReport
     from capcard_sched.web.history import History
 
 #: A link; texts of objects are escaped and have none.
@@ -24,12 +28,27 @@ def write_report(
     """Write the overview of a cluster at its end. `label`: the input, for the footer. Raises BadInputError."""
     from capcard_sched.cli.web_files import cluster_of, once
     from capcard_sched.web.overview import overview
-    from capcard_sched.web.render import render
 
     headlines = once(lambda: found.headlines.read(found.now) if found.headlines is not None else {})
     view = overview(cluster_of(found, source, state, label, headlines, history), {})
+    _write(path, "overview.html", view)
+
+
+def write_usage(path: Path, ledger: UsageLedger, report: UsageReport, since: str, label: str) -> None:
+    """Write the page of a report of card-hours. Raises BadInputError and LedgerError."""
+    from capcard_sched.web.usage import usage_page
+    from capcard_sched.web.views import Moment
+
+    view = usage_page(ledger, report, Moment(source=label, now=report.until), since)
+    queues = {queue.queue for card in view.series for queue in card.queues}
+    _write(path, "usage.html", replace(view, moment=replace(view.moment, queues=tuple(sorted(queues)))))
+
+
+def _write(path: Path, template: str, view: object) -> None:
+    from capcard_sched.web.render import render
+
     style = files("capcard_sched.web").joinpath("static", "page.css").read_text("utf-8")
-    text = _LINK.sub(r"<span>\1</span>", render("overview.html", view, path="/", query={}, style=style))
+    text = _LINK.sub(r"<span>\1</span>", render(template, view, path="/", query={}, style=style))
     try:
         path.write_text(text, "utf-8")
     except OSError as error:

@@ -13,6 +13,7 @@ from cyclopts import App, Parameter
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.inputs import BadInputError, valid_conf
 from capcard_sched.cli.output import put, put_error, put_json
+from capcard_sched.cli.report import write_usage
 from capcard_sched.model.timestamps import SPAN_FORM, DurationError, format_timestamp, parse_span, span
 from capcard_sched.reports.evictions import preemptor_text
 from capcard_sched.reports.tables import TextTable
@@ -56,6 +57,7 @@ def usage(
     since: Since = "30d",
     by: str = "queue,card",
     prometheus: Prometheus = "",
+    report: Annotated[Path | None, Parameter(show_default=False, metavar="FILE")] = None,
     output: Annotated[Literal["table", "csv", "json"], Parameter(name=["--output", "-o"])] = "table",
 ) -> int:
     """Show card-hours: used, idle and lent parts of quotas, evicted work, waits of jobs, utilization of cards.
@@ -69,6 +71,7 @@ def usage(
         by: Groups, separated by commas: queue, card, namespace, user, service, day.
         prometheus: Address of a Prometheus with DCGM's utilization of GPUs, for the held but unused card-hours, such as
             http://prometheus.monitoring:9090 (docs/ledger.md).
+        report: Write the figures and cards in use over time to this HTML file, too (docs/web.md).
         output: Output format. csv has the groups; amounts are card-hours, waits seconds.
     """
     from capcard_sched.ledger.database import LedgerError
@@ -81,25 +84,27 @@ def usage(
             raise BadInputError(f"--by: {error}") from None
         seconds = _seconds("--since", since)
         remote = _server(server, token_file, ledger, recording)
-        if remote is not None and prometheus:
-            raise BadInputError("--prometheus: not with --server: give --ledger")
+        if remote is not None and (prometheus or report):
+            raise BadInputError(f"{'--prometheus' if prometheus else '--report'}: not with --server: give --ledger")
         meter = _meter(prometheus) if prometheus else None
         if remote is not None:
-            report = remote.usage(since, ",".join(groups))
+            found = remote.usage(since, ",".join(groups))
         else:
             with _opened(ledger, recording) as source:
                 until = source.recorded_until
-                report = source.usage(UsageQuery(until - seconds, until, groups), meter)
+                found = source.usage(UsageQuery(until - seconds, until, groups), meter)
+                if report is not None:
+                    write_usage(report, source, found, since, str(recording or source.database.name))
     except (BadInputError, LedgerError) as error:
         return usage_error(str(error))
-    measured = bool(prometheus) or any(row.measured is not None for row in report.rows)
+    measured = bool(prometheus) or any(row.measured is not None for row in found.rows)
     if output == "json":
-        put_json(msgspec.json.format(msgspec.json.encode(_document(report)), indent=2).decode())
+        put_json(msgspec.json.format(msgspec.json.encode(_document(found)), indent=2).decode())
     elif output == "csv":
-        put(_csv(report, measured=measured), end="")
+        put(_csv(found, measured=measured), end="")
     else:
-        _print_tables(report, measured=measured)
-    for note in report.notes:
+        _print_tables(found, measured=measured)
+    for note in found.notes:
         put_error(f"note: {note}")
     return 0
 

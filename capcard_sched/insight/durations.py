@@ -30,6 +30,8 @@ class JobFeatures(NamedTuple):
     per_pod: float
     #: Cards of the job (cores, for a job without cards), rounded up to a power of two.
     size: int
+    #: Of the pod with most cards: thousandths of a core, and bytes of memory; None where they are not known.
+    requests: tuple[int, int] | None = None
 
 
 class JobRun(NamedTuple):
@@ -55,7 +57,8 @@ class LikeJobs(NamedTuple):
 
 #: From narrow to wide: the features in common, and the key of the group.
 _LEVELS: Final[tuple[tuple[str, Callable[[JobFeatures], Hashable]], ...]] = (
-    ("queue, name, cards and size", lambda shape: shape),
+    ("queue, name, cards, size and requests", lambda shape: shape),
+    ("queue, name, cards and size", lambda shape: shape[:-1]),
     ("queue and name", lambda shape: (shape.namespace, shape.queue, shape.stem)),
     ("queue, card and size", lambda shape: (shape.queue, shape.card, shape.size)),
     ("card and size", lambda shape: (shape.card, shape.size)),

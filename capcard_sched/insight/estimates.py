@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.controllers.jobs.phases import FINISHED
@@ -43,6 +45,10 @@ if TYPE_CHECKING:
 
 #: Runs with drawn ends: the 2nd, 10th and 18th start are the percentiles 10, 50 and 90, without interpolation.
 RUNS: Final = 19
+#: Correlation of the durations of two jobs: jobs of one time are alike, and share the error of their estimates.
+_COMMON: Final = 0.2
+#: Normal scores of the quantiles, ascending.
+_SCORES: Final = tuple(NormalDist().inv_cdf(rank / (RUNS + 1)) for rank in range(1, RUNS + 1))
 
 
 class UnfinishedJob(NamedTuple):
@@ -93,22 +99,37 @@ class EndEstimator:
     def draw(self, job: UnfinishedJob, run: int) -> float | None:
         """Seconds that a job runs in all, more than it has run already; None: no end is known.
 
-        Over the runs 0 to `RUNS - 1` a job takes each of the quantiles 1/20 to 19/20 of its durations once, in an order
-        of its own: a Latin hypercube sample of the durations of all jobs.
+        Over the runs 0 to `RUNS - 1` a job takes each of the quantiles 1/20 to 19/20 of its durations once, in the
+        order of `quantile_ranks`: a Latin hypercube sample of the durations of all jobs.
         """
         age = self._age(job)
         if job.declared is not None and job.declared > age:
             return job.declared
         found = None
         if not job.is_service:
-            order = Random(job.key).sample(range(1, RUNS + 1), RUNS)  # noqa: S311 - no secret
-            found = self._table.quantile(job.shape, age, order[run] / (RUNS + 1))
+            found = self._table.quantile(job.shape, age, quantile_ranks(job.key)[run] / (RUNS + 1))
         if job.deadline is not None and job.deadline > age:
             return job.deadline if found is None else min(found, job.deadline)
         return found
 
     def _age(self, job: UnfinishedJob) -> float:
         return 0.0 if job.start is None else max(self._now - job.start, 0.0)
+
+
+def quantile_ranks(key: str) -> tuple[int, ...]:
+    """The quantile of a job in each run: each of 1 to `RUNS` once.
+
+    A factor that all jobs have in common makes durations long in late runs and short in early ones; the rest is an
+    order of the job's own. So a sum of durations varies as sums of correlated ones do.
+    """
+    own = Random(key).sample(_SCORES, RUNS)  # noqa: S311 - no secret
+    scores = [
+        math.sqrt(_COMMON) * common + math.sqrt(1 - _COMMON) * score for common, score in zip(_SCORES, own, strict=True)
+    ]
+    ranks = [0] * RUNS
+    for rank, run in enumerate(sorted(range(RUNS), key=scores.__getitem__), start=1):
+        ranks[run] = rank
+    return tuple(ranks)
 
 
 def unfinished_jobs(store: Store) -> Iterator[UnfinishedJob]:

@@ -104,13 +104,16 @@ def stem_of(name: str) -> str:
 def shape_of(pods: Iterable[tuple[JsonObject, int]], queue: str, namespace: str, name: str) -> JobFeatures:
     """The shape of a job from its pods, or pod templates, and the number of each."""
     card, per_pod, cards, cores = "", 0.0, 0.0, 0.0
+    requests: tuple[int, int] | None = None
     for pod, count in pods:
-        resource, amount, cpu = _request(pod)
+        resource, amount, cpu, memory = _request(pod)
         notes = (pod.get("metadata") or {}).get("annotations") or {}
-        cards, cores = cards + amount * count, cores + cpu * count
+        cards, cores = cards + amount * count, cores + cpu / _MILLI * count
+        if amount > per_pod or requests is None:
+            requests = cpu, memory
         if amount > per_pod:
             per_pod, card = amount, notes.get(CARD_NAME) or notes.get(CARD_NAME_ALIAS) or resource
-    return JobFeatures(namespace, queue, stem_of(name), card, per_pod, _size(cards or cores))
+    return JobFeatures(namespace, queue, stem_of(name), card, per_pod, _size(cards or cores), requests)
 
 
 def shape_of_cards(namespace: str, queue: str, name: str, card: str, per_pod: int, total: int) -> JobFeatures:
@@ -123,14 +126,14 @@ def _size(amount: float) -> int:
     return 1 << max(0, math.ceil(math.log2(max(amount, 1.0))))
 
 
-def _request(pod: JsonObject) -> tuple[str, float, float]:
-    """The extended resource of which a pod requests most, its amount, and cores."""
+def _request(pod: JsonObject) -> tuple[str, float, int, int]:
+    """The extended resource of which a pod requests most, its amount, thousandths of a core, and bytes of memory."""
     requests = valid_pod_amounts(pod).requests
     devices = {
         name: amount / _MILLI for name, amount in requests.items() if name not in _PLAIN and "hugepages" not in name
     }
     best = max(devices, key=lambda name: (devices[name], name), default="")
-    return best, devices.get(best, 0.0), requests.get("cpu", 0) / _MILLI
+    return best, devices.get(best, 0.0), requests.get("cpu", 0), requests.get("memory", 0)
 
 
 def pod_runs(pod: JsonObject) -> bool:

@@ -1,7 +1,8 @@
 """Integrates the cards that pods hold over time, for the counter `queue_card_seconds_total`.
 
-A charge is that of the ledger: the cards of `held_cards`, from the binding of a pod until it finished or is gone. The
-timestamps of the pod decide between the step before and the step that brings a change, else the clock of the process.
+A charge is that of the ledger: the cards of `ClaimedCards.held`, from the binding of a pod until it finished or is
+gone. The timestamps of the pod decide between the step before and the step that brings a change, else the clock of the
+process.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from capcard_sched.devices.claimed_cards import ClaimedCards, claim_keys
 from capcard_sched.ledger.object_facts import FINISHED, bound_at, finished_at, lone_pod_queue, service_of
 from capcard_sched.model.annotations import BOUND_QUEUE
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.deltas import Delta, ObjectChanged, ObjectGone
-from capcard_sched.model.held_cards import held_cards, node_inventory
+from capcard_sched.model.held_cards import node_inventory
 from capcard_sched.model.namespace_queues import NamespaceQueueObject, queue_id
 from capcard_sched.model.objects import NamespaceObject, NodeObject, PodGroupObject, PodObject, QueueObject
 from capcard_sched.model.pod_facts import group_of
@@ -72,6 +74,10 @@ class CardSecondsCounter:
         #: Unix milliseconds: of the last change or read, of the last step, and of the change of leadership.
         self._now = self._last = self._led_since = 0
         self._nodes: dict[str, NodeInventory] = {}
+        self._claimed = ClaimedCards()
+        #: Bound pods whose charge is complete only with the allocation of a claim, and such claims to the pods.
+        self._unclear: dict[tuple[str, str], PodObject] = {}
+        self._awaited: dict[str, set[tuple[str, str]]] = {}
         self._queues: set[str] = set()
         self._namespace_queues: dict[str, str] = {}
         #: PodGroup to its queue, "" for none, and its service type.
@@ -88,6 +94,8 @@ class CardSecondsCounter:
             self._advance(now)
             for delta in deltas:
                 self._see(delta)
+                if claim := self._claimed.apply(delta):
+                    self._see_claim(claim)
             self._last = self._now
 
     def lists_applied(self) -> None:
@@ -168,11 +176,15 @@ class CardSecondsCounter:
             self._pod_gone(key, known.uid)
             known = None
         node = pod.spec.node_name
-        if not node or not _requests_devices(pod.spec):
+        if not node or not (pod.spec.resource_claims or _requests_devices(pod.spec)):
             return
         conditions = {one.type: one for one in pod.status.conditions or ()}
         if known is None:
-            held = held_cards(pod, self._nodes.get(node), self.card_labels)
+            held = self._claimed.held(pod, self._nodes.get(node), self.card_labels)
+            if held.uncounted:
+                self._unclear[key] = pod
+                for claim in claim_keys(pod):
+                    self._awaited.setdefault(claim, set()).add(key)
             if not held.thousandths:
                 return
             began = bound_at(conditions, self._last, self._now)
@@ -183,7 +195,19 @@ class CardSecondsCounter:
         if known.thousandths and pod.status.phase in FINISHED:
             ended = finished_at(conditions, self._last, self._now)
             self._change(known.labels, -known.thousandths, max(known.began, self._now if ended is None else ended))
+            self._unclear.pop(key, None)
             self._pods[key] = known._replace(thousandths=0)
+
+    def _see_claim(self, claim: str) -> None:
+        """Count the pods of a claim anew, from their bindings on."""
+        for key in self._awaited.pop(claim, ()):
+            pod = self._unclear.pop(key, None)
+            if pod is None:
+                continue
+            known = self._pods.pop(key, None)
+            if known is not None:
+                self._change(known.labels, -known.thousandths, known.began)
+            self._see_pod(key, pod)
 
     def _account(self, namespace: str, pod: PodObject, card: str) -> tuple[str, str, str]:
         """Queue, card and service type of a charge, as the ledger has them."""
@@ -199,6 +223,8 @@ class CardSecondsCounter:
                 del self._early[key]
             return
         charge = self._pods.get(key)
+        if (unclear := self._unclear.get(key)) is not None and uid in ("", unclear.metadata.uid):
+            del self._unclear[key]
         if charge is not None and uid in ("", charge.uid):
             del self._pods[key]
             self._change(charge.labels, -charge.thousandths, self._now)

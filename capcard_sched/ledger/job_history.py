@@ -12,6 +12,8 @@ from capcard_sched.ledger import schema
 from capcard_sched.ledger.rows import JobRecord
 
 if TYPE_CHECKING:
+    from sqlalchemy import Select
+
     from capcard_sched.ledger.database import LedgerDatabase
 
 
@@ -37,17 +39,32 @@ class JobLife(msgspec.Struct):
 
 def job_history(database: LedgerDatabase, since: int, until: int, name: str, namespace: str) -> list[JobLife]:
     """The lives of jobs that lasted between two moments (milliseconds); "" for every name or namespace."""
-    job, stage, charge = schema.JOB, schema.STAGE, schema.CHARGE
+    job, charge = schema.JOB, schema.CHARGE
     wanted = [job.c.submitted < until, or_(job.c.ended.is_(None), job.c.ended >= since)]
     if name:
         groups = select(charge.c.job_uid).where(charge.c.pod == name)
         wanted.append(or_(job.c.name == name, job.c.uid == name, job.c.uid.in_(groups)))
     if namespace:
         wanted.append(job.c.namespace == namespace)
-    uids = select(job.c.uid).where(*wanted)
+    found = select(job).where(*wanted).order_by(job.c.submitted, job.c.namespace, job.c.name, job.c.uid, job.c.life)
+    return _lives(database, found, select(job.c.uid).where(*wanted), until)
+
+
+def last_lives(database: LedgerDatabase, until: int, namespace: str, kind: str, name: str, most: int) -> list[JobLife]:
+    """The last lives of one job that ended up to a moment (milliseconds), at most `most`; the latest first."""
+    job = schema.JOB
+    wanted = job.c.name == name, job.c.namespace == namespace, job.c.kind == kind, job.c.ended <= until
+    order = job.c.submitted.desc(), job.c.uid, job.c.life.desc()
+    last = select(job).where(*wanted).order_by(*order).limit(most)
+    return _lives(database, last, select(last.subquery().c.uid), until)
+
+
+def _lives(database: LedgerDatabase, wanted: Select[Any], uids: Select[Any], until: int) -> list[JobLife]:
+    """The lives that `wanted` selects, in its order; `uids` selects the uids of their jobs."""
+    stage, charge = schema.STAGE, schema.CHARGE
     jobs, stages, charges, sources = database.read_all(
         [
-            select(job).where(*wanted).order_by(job.c.submitted, job.c.namespace, job.c.name, job.c.uid, job.c.life),
+            wanted,
             select(stage).where(stage.c.uid.in_(uids)).order_by(stage.c.began),
             select(charge).where(charge.c.job_uid.in_(uids)).order_by(charge.c.began),
             select(schema.SOURCE),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from capcard_sched.devices.claimed_cards import ClaimedCards, claim_keys
 from capcard_sched.ledger.capacity_sums import CapacitySums
 from capcard_sched.ledger.job_tracker import JobTracker
 from capcard_sched.ledger.object_facts import (
@@ -33,7 +34,7 @@ from capcard_sched.model.annotations import (
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import CardSyntaxError, parse_card_quota
 from capcard_sched.model.deltas import Delta, EvictFailed, ObjectChanged, ObjectGone
-from capcard_sched.model.held_cards import NO_CARDS, held_cards, node_inventory
+from capcard_sched.model.held_cards import NO_CARDS, node_inventory
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.kinds import owner_kind
 from capcard_sched.model.namespace_queues import NamespaceQueueObject, ParentError, as_queue, queue_id
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.ledger.rows import Row
     from capcard_sched.model.card_labels import CardLabels
+    from capcard_sched.model.held_cards import HeldCards
     from capcard_sched.model.intents import Intent
     from capcard_sched.model.objects import PodConditionObject
 
@@ -79,6 +81,9 @@ class LedgerRecorder:
         #: The objects at the beginning of the source are not complete yet.
         self._first = True
         self._capacity = CapacitySums(adopted.capacity)
+        self._claimed = ClaimedCards()
+        #: Claim to the pods by uid with a charge that is complete only with its allocation.
+        self._unclear: dict[str, dict[str, PodObject]] = {}
         self._quotas = adopted.quotas
         #: Names of the queues of this source.
         self._queues: set[str] = set()
@@ -105,10 +110,14 @@ class LedgerRecorder:
         """
         self._rows = []
         deltas = list(deltas)
+        claims = self._see_devices(deltas)
         for delta in deltas:
             self._see_setting(delta, now)
         for delta in deltas:
             self._see_pods(delta, now)
+        for uid, pod in claims.items():
+            if uid in self._charges:
+                self._see_pod(pod, now)
         for delta in deltas:
             if isinstance(delta, ObjectGone) and delta.kind == "PodGroup":
                 self._group_gone(f"{delta.namespace}/{delta.name}", delta.uid)
@@ -130,7 +139,17 @@ class LedgerRecorder:
     def _in_gap(self) -> bool:
         return self._first and self._adopted.until > 0
 
-    # --- nodes, queues, namespaces, PodGroups -------------------------------------------------------------------------
+    # --- devices, nodes, queues, namespaces, PodGroups ----------------------------------------------------------------
+
+    def _see_devices(self, deltas: Iterable[Delta]) -> dict[str, PodObject]:
+        """The pods, by uid, whose claims changed and whose charges are not complete."""
+        found: dict[str, PodObject] = {}
+        for delta in deltas:
+            if claim := self._claimed.apply(delta):
+                found |= self._unclear.pop(claim, {})
+        for pool, provided in self._claimed.capacities():
+            self._capacity.set_pool(pool, provided)
+        return found
 
     def _see_setting(self, delta: Delta, now: int) -> None:
         match delta:
@@ -272,7 +291,7 @@ class LedgerRecorder:
         name = group_of(notes)
         group = self._groups.get(f"{namespace}/{name}") if name else None
         node = self._capacity.nodes.get(pod.spec.node_name or "")
-        if group is None and (not pod.spec.node_name or held_cards(pod, node, self._card_labels) == NO_CARDS):
+        if group is None and (not pod.spec.node_name or self._claimed.held(pod, node, self._card_labels) == NO_CARDS):
             return None
         row = self._jobs[group.metadata.uid].row if group is not None else None
         if row is None:
@@ -316,12 +335,20 @@ class LedgerRecorder:
             tracked = tracker.pod(meta.uid, created_at(meta, now), now)
             tracked.bound = at if tracked.bound is None else tracked.bound
             tracked.scheduled = not meta.deletion_timestamp and pod.status.phase != "Failed"
-        if charge is None:
-            held = held_cards(pod, self._capacity.nodes.get(node), self._card_labels)
-            if held == NO_CARDS or tracker is None:
+        if charge is None or charge.uncounted:
+            held = self._claimed.held(pod, self._capacity.nodes.get(node), self._card_labels)
+            if held.uncounted:
+                for key in claim_keys(pod):
+                    self._unclear.setdefault(key, {})[meta.uid] = pod
+            if tracker is not None:
+                tracker.row.card = tracker.row.card or held.card
+            if charge is not None:
+                self._complete(charge, held)
+            elif held == NO_CARDS or tracker is None:
                 return
+        if charge is None:
+            assert tracker is not None
             row = tracker.row
-            row.card = row.card or held.card
             queue = (meta.annotations or {}).get(BOUND_QUEUE) or row.queue
             user, service = user_of(meta) or row.user_label, row.service_type
             charge = ChargeRow(
@@ -330,6 +357,12 @@ class LedgerRecorder:
             )  # fmt: skip
             self._rows.append(charge)
         self._charges[meta.uid] = charge
+
+    def _complete(self, charge: ChargeRow, held: HeldCards) -> None:
+        """Count the devices of claims whose allocation came after the binding."""
+        if held.thousandths > charge.thousandths:
+            charge.card, charge.thousandths, charge.uncounted = held
+            self._rows.append(charge)
 
     def _pod_gone(self, uid: str, now: int) -> None:
         if uid in self._finished:

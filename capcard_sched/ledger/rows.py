@@ -69,7 +69,7 @@ class ChargeRow(msgspec.Struct):
     user_label: str
     service_type: str
     card: str
-    #: Of a card. 0 for devices that the ledger cannot count; `uncounted` names them.
+    #: Of a card, without devices that the ledger cannot count; `uncounted` names them.
     thousandths: int
     node: str
     began: int

@@ -49,6 +49,7 @@ JOB: Final = Table(
     *map(_optional, ("admitted", "first_scheduled", "whole", "ended")),
     _text("outcome"),
     Column("gap", Boolean, nullable=False),
+    Index("job_name", "name"),
     Index("job_submitted", "submitted"),
     Index("job_ended", "ended"),
 )

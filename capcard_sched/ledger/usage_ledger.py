@@ -8,7 +8,7 @@ from sqlalchemy import or_, select
 
 from capcard_sched.ledger import schema
 from capcard_sched.ledger.database import LedgerDatabase, LedgerError
-from capcard_sched.ledger.job_history import job_history
+from capcard_sched.ledger.job_history import job_history, last_lives
 from capcard_sched.ledger.recorder import AdoptedRows, LedgerRecorder
 from capcard_sched.ledger.rollup import roll_up
 from capcard_sched.ledger.rows import CapacityRow, ChargeRow, JobRecord, QuotaRecord, StageRow, storable
@@ -185,6 +185,10 @@ class UsageLedger:
         `name`: of a workload or of its PodGroup, "" for all; `namespace`: "" for all.
         """
         return job_history(self._database, round(since * 1000), round(until * 1000), name, namespace)
+
+    def last_lives(self, until: float, namespace: str, kind: str, name: str, most: int) -> list[JobLife]:
+        """The last lives of one job that ended before `until` (Unix seconds), at most `most`; the latest first."""
+        return last_lives(self._database, round(until * 1000), namespace, kind, name, most)
 
     def history_before(self, until: float, seconds: float, name: str, namespace: str) -> list[JobLife]:
         """The lives of jobs that lasted in the seconds up to the last record, `until`, and at that moment."""

@@ -291,7 +291,7 @@ def _notes(charges: Iterable[DatabaseRow[Any]]) -> list[str]:
     notes = []
     uncounted = sum(1 for row in charges if row.uncounted)
     if uncounted:
-        notes.append(f"{uncounted} pods hold devices of ResourceClaims, which the ledger does not count")
+        notes.append(f"{uncounted} pods hold devices of ResourceClaims that the ledger cannot count (docs/ledger.md)")
     gaps = sum(1 for row in charges if row.gap)
     if gaps:
         notes.append(f"{gaps} pods began or ended in a gap of the records: their card-time is a lower bound")

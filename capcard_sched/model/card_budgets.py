@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from capcard_sched.model.job import Job
+    from capcard_sched.model.task_class import TaskClass
 
 CARD_BUDGET: Final = "CardBudget"
 BUDGET_API: Final = "capcard-sched.io/v1alpha1"
@@ -162,11 +163,17 @@ def _card_path(card: str) -> str:
     return f"spec.cards.{card}" if _PLAIN.fullmatch(card) else f'spec.cards["{escaped(card)}"]'
 
 
-def spent_card(job: Job, spent: Collection[str], is_card: Callable[[str], bool]) -> str:
+def spent_card(
+    job: Job,
+    spent: Collection[str],
+    is_card: Callable[[str], bool],
+    claimable: Callable[[TaskClass], Collection[str]] = lambda _: (),
+) -> str:
     """The first of the spent cards that a job may get; "" for a job without them.
 
     A job that accepts several cards may get each of them, and one that names none any. `is_card`: whether a resource
-    counts cards. A job without pods and without `volcano.sh/card.request` is judged by its minResources.
+    counts cards; `claimable`: the cards that the claims of a pod may get. A job without pods and without
+    `volcano.sh/card.request` is judged by its minResources.
     """
     accepted: set[str] = set()
     try:
@@ -178,6 +185,8 @@ def spent_card(job: Job, spent: Collection[str], is_card: Callable[[str], bool])
     for cls in {task.cls for task in job.tasks.values()}:
         if any(amount and is_card(name) for name, amount in cls.requests.items()):
             accepted.update(_named(cls.annotations) or spent)
+        if cls.claims:
+            accepted.update(claimable(cls))
     if not request and not job.tasks and any(amount and is_card(name) for name, amount in _minimum(job)):
         accepted.update(spent)
     return min(accepted.intersection(spent), default="")

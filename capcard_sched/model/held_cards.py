@@ -54,7 +54,7 @@ class NodeInventory(NamedTuple):
 
 
 class HeldCards(NamedTuple):
-    """The cards of one pod. `uncounted`: devices that the ledger cannot count, "" for none."""
+    """The cards of one pod. `uncounted`: further devices that the ledger cannot count, "" for none."""
 
     card: str
     thousandths: int
@@ -83,7 +83,10 @@ def _is_unavailable(node: NodeObject) -> bool:
 
 
 def held_cards(pod: PodObject, node: NodeInventory | None, card_labels: CardLabels = DEFAULT_CARD_LABELS) -> HeldCards:
-    """The cards of a bound pod. `node`: None for one that is not known. Never raises."""
+    """The cards of a bound pod, without those of its claims (`ClaimedCards`). Never raises.
+
+    `node`: None for one that is not known.
+    """
     notes = pod.metadata.annotations or {}
     try:
         requested = pod_amounts(pod.spec, pod.status)
@@ -105,10 +108,7 @@ def held_cards(pod: PodObject, node: NodeInventory | None, card_labels: CardLabe
         return found
     devices = card_labels.devices({*requested.requests, *requested.limits})
     amount = max(map(cards_of, devices), default=0)
-    if amount:
-        return HeldCards(_named_card(notes), amount)
-    claims = any(status.resource_claim_name for status in pod.status.resource_claim_statuses or ())
-    return HeldCards("", 0, "ResourceClaims") if claims else NO_CARDS
+    return HeldCards(_named_card(notes), amount) if amount else NO_CARDS
 
 
 def _named_card(notes: Mapping[str, str]) -> str:

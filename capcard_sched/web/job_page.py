@@ -9,12 +9,14 @@ from msgspec.structs import replace
 
 from capcard_sched.insight.explain import explain, find
 from capcard_sched.insight.forked_copy import ForkedCopyError, in_copy
+from capcard_sched.ledger.database import LedgerError
 from capcard_sched.model.diagnosis import JobDiagnosis
 from capcard_sched.model.timestamps import format_timestamp, parse_time
 from capcard_sched.model.workload import own_name
 from capcard_sched.web.card_sums import capacity_of
 from capcard_sched.web.cluster import DiagnosisRequest
 from capcard_sched.web.job_rows import all_jobs, job_rows
+from capcard_sched.web.ledger_documents import former_lives
 from capcard_sched.web.moments import moment_of, past_evictions
 from capcard_sched.web.redaction import redactor_of
 from capcard_sched.web.views import JobRow, JobView, PodRow, StagePeriod
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from capcard_sched.insight.explain import Subject
     from capcard_sched.web.cluster import Cluster
     from capcard_sched.web.history import History
+    from capcard_sched.web.views import FormerLife
 
 #: Pods and nodes up to which fixes are searched without a request: a search has hundreds of trials.
 _SMALL: Final = 200
@@ -61,6 +64,12 @@ def job_view(cluster: Cluster, query: Mapping[str, str]) -> JobView:
     diagnosis = redactor_of(cluster).diagnosis(diagnosis)
     pods = _pods(cluster, subject)
     names = {f"{namespace}/{pod.name}" for pod in pods}
+    former: tuple[FormerLife, ...] = ()
+    ledger_error = ""
+    try:
+        former = former_lives(cluster, namespace, row.kind, row.name)
+    except LedgerError as error:
+        ledger_error = str(error)
     key = subject.job.key if subject.job is not None else ""
     return JobView(
         moment=moment_of(cluster),
@@ -70,6 +79,8 @@ def job_view(cluster: Cluster, query: Mapping[str, str]) -> JobView:
         pods=pods,
         fixes_searched=fix,
         fixes_error=fixes_error,
+        former=former,
+        ledger_error=ledger_error,
         evictions=tuple(
             one
             for one in past_evictions(cluster)

@@ -9,21 +9,23 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from capcard_sched.daemon.card_activity import CardMeter
 from capcard_sched.ledger.database import LedgerError
 from capcard_sched.ledger.usage_report import UsageQuery
+from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.model.trials import API_VERSION, InsightPart
-from capcard_sched.reports.evictions import preemptor_namespace
+from capcard_sched.reports.evictions import preemptor_namespace, preemptor_text
 from capcard_sched.web.moments import moment_of
-from capcard_sched.web.usage import dimensions_of, opened_ledger, period_of
-from capcard_sched.web.views import ApiVersion, Moment  # noqa: TC001 - msgspec reads them
+from capcard_sched.web.usage import card_hours, dimensions_of, meter_of, opened_ledger, period_of
+from capcard_sched.web.views import ApiVersion, FormerLife, Moment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from capcard_sched.ledger.job_history import JobLife
     from capcard_sched.web.cluster import Cluster
 
+#: Former lives of a job on its page.
+_MOST_LIVES: Final = 20
 #: In place of a preemptor.
 _HIDDEN: Final = "(another namespace)"
 
@@ -135,7 +137,7 @@ def ledger_usage(cluster: Cluster, query: Mapping[str, str]) -> LedgerUsage:
     try:
         with opened_ledger(cluster) as ledger:
             until = ledger.recorded_until
-            report = ledger.usage(UsageQuery(until - seconds, until, by), _meter(cluster))
+            report = ledger.usage(UsageQuery(until - seconds, until, by), meter_of(cluster))
     except LedgerError as error:
         raise LookupError(str(error)) from None
     return LedgerUsage(
@@ -147,11 +149,6 @@ def ledger_usage(cluster: Cluster, query: Mapping[str, str]) -> LedgerUsage:
         cards=msgspec.convert(report.cards, tuple[LedgerCardRow, ...], from_attributes=True),
         notes=tuple(report.notes),
     )
-
-
-def _meter(cluster: Cluster) -> CardMeter | None:
-    """The Prometheus of the scheduler-conf of a live cluster: pods of a file are in none."""
-    return CardMeter.of_conf(cluster.core.snapshot().conf.metrics) if cluster.is_live else None
 
 
 def ledger_history(cluster: Cluster, query: Mapping[str, str]) -> LedgerHistory:
@@ -169,7 +166,36 @@ def ledger_history(cluster: Cluster, query: Mapping[str, str]) -> LedgerHistory:
 
 def _life(cluster: Cluster, life: JobLife) -> LedgerLife:
     found = msgspec.convert(life, LedgerLife, from_attributes=True)
-    if cluster.namespaces is None:
-        return found
-    texts = (one if cluster.may_see(preemptor_namespace(one)) else _HIDDEN for one in found.preemptors)
-    return msgspec.structs.replace(found, preemptors=tuple(dict.fromkeys(texts)))
+    return msgspec.structs.replace(found, preemptors=_visible(cluster, found.preemptors))
+
+
+def _visible(cluster: Cluster, preemptors: Iterable[str]) -> tuple[str, ...]:
+    texts = (one if cluster.may_see(preemptor_namespace(one)) else _HIDDEN for one in preemptors)
+    return tuple(dict.fromkeys(texts))
+
+
+def former_lives(cluster: Cluster, namespace: str, kind: str, name: str) -> tuple[FormerLife, ...]:
+    """The last lives of jobs of this name that ended before now, the latest first; none without a ledger.
+
+    Raises LedgerError.
+    """
+    if not cluster.ledger:
+        return ()
+    with opened_ledger(cluster) as ledger:
+        lives = ledger.last_lives(cluster.now, namespace, kind, name, _MOST_LIVES)
+    return tuple([_former(cluster, life) for life in lives])
+
+
+def _former(cluster: Cluster, life: JobLife) -> FormerLife:
+    job = life.job
+    assert job.ended is not None
+    return FormerLife(
+        submitted=format_timestamp(job.submitted / 1000),
+        queue=job.queue,
+        card=job.card,
+        waited=((job.ended if job.whole is None else job.whole) - job.submitted) / 1000,
+        ran=None if job.whole is None else (job.ended - job.whole) / 1000,
+        card_hours=card_hours(life.card_time),
+        outcome=job.outcome,
+        preemptors=tuple([preemptor_text(text) for text in _visible(cluster, life.preemptors)]),
+    )

@@ -9,11 +9,12 @@ from capcard_sched.model.quantity import in_units
 from capcard_sched.model.queue import ROOT
 from capcard_sched.web.job_rows import all_jobs, job_rows
 from capcard_sched.web.moments import moment_of, past_evictions
-from capcard_sched.web.views import QueueList, QueueView, QuotaCell, QuotaRow
+from capcard_sched.web.views import BudgetRow, QueueList, QueueView, QuotaCell, QuotaRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from capcard_sched.model.card_budgets import CardBudget
     from capcard_sched.model.explanation import QueueUse
     from capcard_sched.web.cluster import Cluster
     from capcard_sched.web.history import CardSeries, History
@@ -121,6 +122,34 @@ def queue_view(cluster: Cluster, query: Mapping[str, str]) -> QueueView:
         hidden_jobs=len(items) - len(shown),
         series=() if cluster.history is None else _series_of(cluster.history, within),
         evictions=past_evictions(cluster, within),
+        budgets=_budgets(cluster, (name, *(row.queue for row in reversed(above)), ROOT)),
+    )
+
+
+def _budgets(cluster: Cluster, queues: Sequence[str]) -> tuple[BudgetRow, ...]:
+    """The budgets of some queues, in their order."""
+    budgets = cluster.core.snapshot().state.card_budgets
+    found = []
+    for queue in dict.fromkeys(queues):
+        for name, budget in sorted(budgets.items()):
+            if budget.queue == queue:
+                found += [_budget(name, budget, card, limit) for card, limit in budget.limits.items()]
+    return tuple(found)
+
+
+def _budget(name: str, budget: CardBudget, card: str, limit: int) -> BudgetRow:
+    used = budget.used.get(card)
+    return BudgetRow(
+        budget=name,
+        queue=budget.queue,
+        card=card,
+        limit=float(limit),
+        used=None if used is None else float(used.removesuffix("h")),
+        spent=card in budget.spent,
+        when_spent=budget.when_spent,
+        period=budget.period,
+        until=budget.until,
+        forecast=budget.forecast,
     )
 
 

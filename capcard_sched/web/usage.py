@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from capcard_sched.daemon.card_activity import CardMeter
 from capcard_sched.ledger.database import LedgerError
 from capcard_sched.ledger.usage_ledger import open_ledger
 from capcard_sched.ledger.usage_report import UsageQuery, parse_dimensions
-from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
+from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span, parse_timestamp
 from capcard_sched.web.history import CardSeries, QueueSeries
 from capcard_sched.web.moments import moment_of
 from capcard_sched.web.views import CardHours, UsageGroup, UsageView
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from capcard_sched.ledger.usage_ledger import UsageLedger
-    from capcard_sched.ledger.usage_report import CardRow, Dimension, UsageRow
+    from capcard_sched.ledger.usage_report import CardRow, Dimension, UsageReport, UsageRow
     from capcard_sched.ledger.usage_series import UsageSeries
     from capcard_sched.web.cluster import Cluster
+    from capcard_sched.web.views import Moment
 
 #: The period without `since`.
 _SINCE: Final = "30d"
@@ -35,13 +37,19 @@ def usage_view(cluster: Cluster, query: Mapping[str, str]) -> UsageView:
     try:
         with opened_ledger(cluster) as ledger:
             until = ledger.recorded_until
-            report = ledger.usage(UsageQuery(until - seconds, until, by))
-            begin = max(until - seconds, ledger.recorded_since)
-            series = ledger.series(begin, until)
+            report = ledger.usage(UsageQuery(until - seconds, until, by), meter_of(cluster))
+            return usage_page(ledger, report, moment_of(cluster), since)
     except LedgerError as error:
         raise LookupError(str(error)) from None
+
+
+def usage_page(ledger: UsageLedger, report: UsageReport, moment: Moment, since: str) -> UsageView:
+    """The page of a report of a ledger. `since`: the period, as given. Raises LedgerError."""
+    first, until = parse_timestamp(report.since), parse_timestamp(report.until)
+    begin = max(first, ledger.recorded_since)
+    series = ledger.series(begin, until)
     return UsageView(
-        moment=moment_of(cluster),
+        moment=moment,
         begin=report.since,
         end=report.until,
         since=since,
@@ -51,6 +59,11 @@ def usage_view(cluster: Cluster, query: Mapping[str, str]) -> UsageView:
         series=_series(series, {row.card: row.capacity for row in report.cards}, until - begin),
         notes=tuple(report.notes),
     )
+
+
+def meter_of(cluster: Cluster) -> CardMeter | None:
+    """The Prometheus of the scheduler-conf of a live cluster: pods of a file are in none."""
+    return CardMeter.of_conf(cluster.core.snapshot().conf.metrics) if cluster.is_live else None
 
 
 def opened_ledger(cluster: Cluster) -> UsageLedger:
@@ -83,30 +96,36 @@ def period_of(query: Mapping[str, str]) -> float:
     return seconds
 
 
-def _hours(amount: int) -> float:
+def card_hours(amount: int) -> float:
+    """Card-hours with two decimals, of millionths of a card-second."""
     return round(amount / _HOUR, 2)
 
 
 def usage_group(row: UsageRow) -> UsageGroup:
     """The figures of a group in card-hours and seconds."""
-    quota, idle, lent = (None if part is None else _hours(part) for part in (row.quota, row.idle, row.lent))
+    quota, idle, lent = (None if part is None else card_hours(part) for part in (row.quota, row.idle, row.lent))
     p50, p90 = (None if wait is None else wait / 1000 for wait in (row.wait_p50, row.wait_p90))
     return UsageGroup(
         group=row.group,
-        used=_hours(row.used),
-        evicted=_hours(row.evicted),
+        used=card_hours(row.used),
+        evicted=card_hours(row.evicted),
         jobs=row.jobs,
         wait_p50=p50,
         wait_p90=p90,
         quota=quota,
         idle=idle,
         lent=lent,
+        measured=None if row.measured is None else card_hours(row.measured),
+        unused=None if row.unused is None else card_hours(row.unused),
     )
 
 
 def _card(row: CardRow) -> CardHours:
     return CardHours(
-        card=row.card, capacity=_hours(row.capacity), unavailable=_hours(row.unavailable), used=_hours(row.used)
+        card=row.card,
+        capacity=card_hours(row.capacity),
+        unavailable=card_hours(row.unavailable),
+        used=card_hours(row.used),
     )
 
 

@@ -214,6 +214,9 @@ class UsageGroup(InsightPart, frozen=True, kw_only=True):
     quota: float | None
     idle: float | None
     lent: float | None
+    #: Used hours of whole cards that a source of utilization measured, and those without any use; None without one.
+    measured: float | None = None
+    unused: float | None = None
 
 
 class CardHours(InsightPart, frozen=True, kw_only=True):
@@ -256,6 +259,24 @@ class QueueList(InsightPart, frozen=True, kw_only=True):
     queues: tuple[QuotaRow, ...]
 
 
+class BudgetRow(InsightPart, frozen=True, kw_only=True):
+    """One card of a CardBudget of a queue, or of a queue above it, in card-hours."""
+
+    budget: str
+    queue: str
+    card: str
+    limit: float
+    #: None before the first status.
+    used: float | None
+    spent: bool
+    when_spent: str
+    #: `month`, `week` or `rolling30d`, and its end; "" without one.
+    period: str
+    until: str
+    #: Date at which the first card of the budget is spent; "" for none in the period.
+    forecast: str
+
+
 class QueueView(InsightPart, frozen=True, kw_only=True):
     """One queue: its ancestors, itself and its subtree, jobs and usage over time."""
 
@@ -268,6 +289,8 @@ class QueueView(InsightPart, frozen=True, kw_only=True):
     #: Jobs of the queue that are not visible to the viewer.
     hidden_jobs: int
     series: tuple[CardSeries, ...] = ()
+    #: Of the queue and of those above it.
+    budgets: tuple[BudgetRow, ...] = ()
     evictions: tuple[EvictionMark, ...] = ()
 
 
@@ -313,6 +336,23 @@ class PodRow(InsightPart, frozen=True, kw_only=True):
     restarts: int
 
 
+class FormerLife(InsightPart, frozen=True, kw_only=True):
+    """An ended life of a job of this name, by the ledger. Times in seconds."""
+
+    submitted: str
+    queue: str
+    card: str
+    #: From the submission until its minimum was scheduled, else until its end.
+    waited: float
+    #: None if its minimum was never scheduled.
+    ran: float | None
+    card_hours: float
+    #: Completed, Failed, Evicted, Deleted, or Lost.
+    outcome: str
+    #: Why the scheduler evicted its pods, each cause once.
+    preemptors: tuple[str, ...] = ()
+
+
 class JobView(InsightPart, frozen=True, kw_only=True):
     """One job: its life, diagnosis and pods."""
 
@@ -328,6 +368,10 @@ class JobView(InsightPart, frozen=True, kw_only=True):
     #: Why a search failed; "" for none.
     fixes_error: str = ""
     evictions: tuple[EvictionMark, ...] = ()
+    #: The last ones, the latest first; none without a ledger.
+    former: tuple[FormerLife, ...] = ()
+    #: Why the ledger could not be read; "" when it was.
+    ledger_error: str = ""
 
 
 class FreeBlock(InsightPart, frozen=True, kw_only=True):

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from capcard_sched.cel.values import EvaluationError
-from capcard_sched.devices.claims import AllocationError, Claim, content_of
+from capcard_sched.devices.claims import AllocationError, Claim
+from capcard_sched.devices.device_card import NVIDIA_DRIVER, card_of
 from capcard_sched.devices.inventory import DeviceInventory
-from capcard_sched.framework.toolkit.device_cards import NVIDIA_DRIVER, accepted_cards, card_of, device_offers
+from capcard_sched.framework.toolkit.device_cards import accepted_cards, claim_of, device_offers, may_match, plan_of
 from capcard_sched.model.cards import CARD
 
 if TYPE_CHECKING:
@@ -185,42 +185,26 @@ class ClaimCards:
     def nameless(self, namespace: str, claims: Iterable[PodClaim]) -> Iterator[str]:
         """One GPU that each of these claims may get and that is no card, for want of attributes."""
         for each in claims:
-            claim = self._claim(namespace, each)
-            plan = self._plan(claim) if claim is not None else None
+            claim = claim_of(namespace, each, self._claims, self._templates)
+            plan = plan_of(claim, self._inventory)
             requests = [one for alternatives in plan.requests for one in alternatives] if plan is not None else ()
             for card, device in self._devices:
                 if (
                     not card
                     and device.id[0] == NVIDIA_DRIVER
-                    and any(_may_match(request, device) for request in requests)
+                    and any(may_match(request, device) for request in requests)
                 ):
                     yield "/".join(device.id[1:])
                     break
 
-    def _claim(self, namespace: str, each: PodClaim) -> Claim | None:
-        """A claim, or one as its template describes it; None without either."""
-        claim = self._claims.get(f"{namespace}/{each.claim}") if each.claim else None
-        template = self._templates.get(f"{namespace}/{each.template}") if each.template else None
-        if claim is None and template is not None:
-            spec = template.spec.devices
-            claim = Claim(namespace, each.template, "", None, False, spec, None, frozenset(), "", content_of(spec))
-        return claim
-
-    def _plan(self, claim: Claim) -> ClaimPlan | None:
-        """The plan of a claim; None for one that predicates refuses."""
-        try:
-            return self._inventory.plans.of(claim)
-        except AllocationError:
-            return None
-
     def _claimed(self, namespace: str, each: PodClaim, names: tuple[str, ...]) -> list[_CardRequest]:
         """The requests of one claim for cards. Raises AllocationError for a charge that is not supported."""
-        claim = self._claim(namespace, each)
+        claim = claim_of(namespace, each, self._claims, self._templates)
         if claim is None:
             return []
         found = self._requests.get((claim.content, names))
         if found is None:
-            plan = self._plan(claim)
+            plan = plan_of(claim, self._inventory)
             if plan is None:
                 return []
             found = [
@@ -290,7 +274,7 @@ class ClaimCards:
                 if part in tried:
                     continue
                 tried.add(part)
-                if _may_match(request, device):
+                if may_match(request, device):
                     cards[card] = cards.get(card, False) or device.is_shared
         if names and any(cards):
             accepted = {card: is_shared for card, is_shared in cards.items() if card in names}
@@ -315,12 +299,4 @@ class ClaimCards:
 
     def _others_match(self, request: RequestPlan) -> bool:
         """Whether devices of drivers without cards pass the selectors."""
-        return any(device.id[0] != NVIDIA_DRIVER and _may_match(request, device) for _, device in self._devices)
-
-
-def _may_match(request: RequestPlan, device: PoolDevice) -> bool:
-    """Whether a device passes the selectors; one for which they fail fails the pod if the allocator looks at it."""
-    try:
-        return all(device.content.matches(selector.program) for selector in request.selectors)
-    except EvaluationError:
-        return False
+        return any(device.id[0] != NVIDIA_DRIVER and may_match(request, device) for _, device in self._devices)

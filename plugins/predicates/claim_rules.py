@@ -15,9 +15,10 @@ import numpy as np
 
 from capcard_sched.devices.allocator import CANNOT_ALLOCATE, Allocator, NodeError
 from capcard_sched.devices.claims import AllocationError, alternative_score
+from capcard_sched.devices.device_card import card_of
 from capcard_sched.framework.eviction.nominations import is_late
 from capcard_sched.framework.session.doubled_devices import keeper
-from capcard_sched.framework.toolkit.device_cards import accepted_cards, card_of, is_accepted, usable_cards
+from capcard_sched.framework.toolkit.device_cards import accepted_cards, is_accepted, usable_cards
 from capcard_sched.model.device_objects import MAX_CONSUMERS
 from capcard_sched.model.intents import ClaimAllocation
 from capcard_sched.model.ownership import Owner

@@ -13,8 +13,8 @@ import numpy as np
 
 from capcard_sched.devices.allocator import CANNOT_ALLOCATE, NodeError
 from capcard_sched.devices.claims import AllocationError
+from capcard_sched.devices.device_card import card_of
 from capcard_sched.framework.api.node_view import Diagnosis
-from capcard_sched.framework.toolkit.device_cards import card_of
 from capcard_sched.model.refusal import Code
 
 if TYPE_CHECKING:

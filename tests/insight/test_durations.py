@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import statistics
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from capcard_sched.daemon.diagnosis.recording import Recording, RecordingReader
 from capcard_sched.insight.durations import FEWEST_LIKE_JOBS, DurationTable, JobFeatures, JobRun
+from capcard_sched.insight.estimates import RUNS, quantile_ranks
 from capcard_sched.insight.job_runs import runs_of_recording, stem_of
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from tests.insight.scenes import core_of, recorded_run, written
@@ -90,7 +93,8 @@ def test_jobs_from_before_the_observation_count_from_their_age_then() -> None:
 
 OTHER = SHAPE._replace(stem="eval")
 GROUPS = {
-    "the same": (SHAPE, "queue, name, cards and size"),
+    "the same": (SHAPE, "queue, name, cards, size and requests"),
+    "other requests": (SHAPE._replace(requests=(4000, 1 << 30)), "queue, name, cards and size"),
     "another size": (SHAPE._replace(size=16), "queue and name"),
     "another name": (OTHER, "queue, card and size"),
     "another queue": (SHAPE._replace(queue="r", stem="x"), "card and size"),
@@ -113,6 +117,16 @@ def test_beyond_the_longest_job_of_a_group_the_next_one_decides() -> None:
     found = quantiles(DurationTable([*narrow, *wide]), 0.0)
     assert sum(seconds is not None and seconds < 100 for seconds in found) / 4000 == pytest.approx(0.9, abs=0.001)
     assert sum(seconds is not None and seconds >= 1000 for seconds in found) / 4000 == pytest.approx(0.095, abs=0.001)
+
+
+def test_durations_have_a_factor_in_common_beside_an_order_of_each_job() -> None:
+    ranks = [quantile_ranks(f"default/job-{number}") for number in range(1000)]
+    assert {tuple(sorted(one)) for one in ranks} == {tuple(range(1, RUNS + 1))}
+    assert len(set(ranks)) == len(ranks)
+    pairs = [statistics.correlation(one, other) for one, other in itertools.pairwise(ranks)]
+    assert statistics.fmean(pairs) == pytest.approx(0.2, abs=0.06)
+    sums = [sum(one[run] for one in ranks) / len(ranks) for run in range(RUNS)]
+    assert sums[-1] - sums[0] > RUNS / 4, "the sums of independent orders would be equal"
 
 
 NAMES = {
@@ -148,4 +162,4 @@ def test_a_recording_has_the_runs_of_its_jobs(tmp_path: Path) -> None:
     assert {stem: run.ended for stem, run in runs.items()} == {"a": True, "b": True, "c": False}
     assert runs["a"].last - runs["a"].start == pytest.approx(60, abs=1)
     assert runs["b"].last - runs["b"].start == pytest.approx(30, abs=1)
-    assert runs["a"].shape == JobFeatures("default", "q", "a", "NVIDIA-H200", 4.0, 4)
+    assert runs["a"].shape._replace(requests=None) == JobFeatures("default", "q", "a", "NVIDIA-H200", 4.0, 4)

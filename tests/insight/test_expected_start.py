@@ -196,7 +196,7 @@ def test_durations_of_like_jobs_give_percentiles_and_name_their_number() -> None
     (awaited,) = following.awaited
     assert (awaited.workload, awaited.source) == ("default/job/train-12", "LikeJobs")
     assert awaited.like_jobs == 11, "the end of the first one begins the observation"
-    assert awaited.alike == "queue, name, cards and size"
+    assert awaited.alike == "queue, name, cards, size and requests"
     last = found["default/job/wait-1"]
     assert (last.p50 or 0) > 6 * 100, "it waits for all jobs before it"
     assert all(value >= 0 for each in found.values() for value in (each.p10, each.p50, each.p90) if value is not None)

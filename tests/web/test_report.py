@@ -35,6 +35,20 @@ def test_simulate_writes_the_tide_into_one_file(tmp_path: Path, browser: Browser
         assert watched.faults == []
 
 
+def test_usage_writes_its_figures_into_one_file(tmp_path: Path, browser: Browser, ledger: str) -> None:
+    path = tmp_path / "usage.html"
+    assert run(["usage", "--ledger", ledger, "--since", "24h", "--report", str(path)]) == 0
+    text = path.read_text("utf-8")
+    assert not re.search(r"<a |<script|<link|<form|src=|https?://", text)
+    with window(browser, path.as_uri()) as watched:
+        watched.open("")
+        page = watched.page
+        page.get_by_role("img", name=re.compile("NVIDIA-H200 of 16")).wait_for()
+        assert "training NVIDIA-H200 152.0 384.0" in " ".join(page.locator("table").first.inner_text().split())
+        assert [one["id"] for one in Axe().run(page).response["violations"] if one["impact"] != "moderate"] == []
+        assert watched.faults == []
+
+
 def test_a_folder_that_is_missing_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "missing" / "day.html"
     assert run(["simulate", *ARGUMENTS["demo"], "--report", str(path)]) == 2

@@ -315,6 +315,33 @@ def test_the_usage_is_that_of_the_command_line(ledger: str, capsys: pytest.Captu
     assert refused == {"by=pod": 400, "by=queue,queue": 400, "since=1x": 400}
 
 
+def test_the_page_of_a_job_has_its_former_lives_of_the_ledger(tidal: Served) -> None:
+    address = "/jobs/default/pretrain?kind=vcjob&at=14h"
+    (life,) = tidal.get(f"/api/v1{address}").json["former"]
+    assert life == {
+        "submitted": "2026-01-01T00:00:00Z", "queue": "training", "card": "NVIDIA-H200", "waited": 1.0,
+        "ran": pytest.approx(28829, abs=1), "cardHours": 64.06, "outcome": "Evicted", "preemptors": life["preemptors"],
+    }  # fmt: skip
+    assert len(life["preemptors"]) == 1
+    assert "Former lives of the ledger Submitted" in text_of(tidal.get(address))
+    before = tidal.get("/api/v1/jobs/default/pretrain?kind=vcjob&at=7h").json
+    assert before["former"] == [], "the first life lasts"
+
+
+def test_the_page_of_a_queue_has_its_budgets_with_their_forecast() -> None:
+    conf = str(EXAMPLES / "budget/conf/scheduler.yaml")
+    with serving("-f", str(EXAMPLES / "budget"), "--scheduler-conf", conf, "--until", "20d") as served:
+        (early,) = served.get("/api/v1/queues/research?at=5d").json["budgets"]
+        (late,) = served.get("/api/v1/queues/research").json["budgets"]
+        shown = text_of(served.get("/queues/research"))
+        assert served.get("/api/v1/queues/default").json["budgets"] == []
+    same = {"budget": "research-month", "queue": "research", "card": "NVIDIA-H200", "limit": 1000.0, "period": "month"}
+    assert early.items() >= {**same, "spent": False, "whenSpent": "stop"}.items()
+    assert late.items() >= {**same, "spent": True, "used": 1056.0, "until": "2026-02-01T00:00:00Z"}.items()
+    assert 0 < early["used"] < late["used"]
+    assert "research-month NVIDIA-H200 1056.00 1000 month until 2026-02-01T00:00:00Z spent stop" in shown
+
+
 @pytest.mark.parametrize(
     "command",
     [

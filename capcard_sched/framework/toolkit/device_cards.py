@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
-from capcard_sched.devices.constraints import attribute_value
+from capcard_sched.cel.values import EvaluationError
+from capcard_sched.devices.claims import AllocationError, Claim, content_of
+from capcard_sched.devices.device_card import NVIDIA_DRIVER, card_of
 from capcard_sched.devices.totals import device_pools, fitting_devices, usable_slices
 from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
 from capcard_sched.model.cards import CardSyntaxError, parse_card_name
@@ -13,38 +15,19 @@ from capcard_sched.model.cards import CardSyntaxError, parse_card_name
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from capcard_sched.devices.claims import ClaimPlan, RequestPlan
     from capcard_sched.devices.inventory import DeviceId, DeviceInventory, PoolDevice
     from capcard_sched.devices.ledger import DeviceLedger
     from capcard_sched.devices.pool_changes import PoolId
     from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.device_objects import ResourceClaimTemplateSpec
     from capcard_sched.model.job import Task
+    from capcard_sched.model.pod_claims import PodClaim
+    from capcard_sched.model.task_class import TaskClass
 
-NVIDIA_DRIVER: Final = "gpu.nvidia.com"
 DeviceState: TypeAlias = Literal["used", "tainted", "blocked", "free"]
 #: Effects of taints that keep claims without a toleration away.
 _EXCLUDING: Final = frozenset({"NoSchedule", "NoExecute"})
-
-
-def card_of(device: PoolDevice) -> str:
-    """The card that a device is; "" for a device that is no card."""
-    if device.content.name is None:
-        device.content.name = _card_of(device)
-    return device.content.name
-
-
-def _card_of(device: PoolDevice) -> str:
-    driver = device.id[0]
-    if driver != NVIDIA_DRIVER:
-        return ""
-
-    def text(name: str) -> str:
-        found = attribute_value(device, f"{driver}/{name}")
-        return str(found[1]) if found is not None else ""
-
-    product = "-".join(text("productName").split())
-    names = {"gpu": product, "mig": f"{product}/mig-{text('profile')}-mixed", "vfio": f"{product}/vfio"}
-    name = names.get(text("type"), "") if product else ""
-    return f"{name}/shared" if name and device.is_shared else name
 
 
 def accepted_cards(annotations: Mapping[str, str]) -> tuple[str, ...]:
@@ -67,6 +50,67 @@ def usable_cards(session: Session, task: Task) -> tuple[str, ...] | None:
         return None
     found: tuple[str, ...] | None = session.dispatch.first("claim_cards", queue, task)
     return found
+
+
+def claim_of(
+    namespace: str, each: PodClaim, claims: Mapping[str, Claim], templates: Mapping[str, ResourceClaimTemplateSpec]
+) -> Claim | None:
+    """A claim of a pod, or one as its template describes it while it does not exist; None without either.
+
+    `claims` and `templates` by `namespace/name`.
+    """
+    claim = claims.get(f"{namespace}/{each.claim}") if each.claim else None
+    template = templates.get(f"{namespace}/{each.template}") if each.template else None
+    if claim is None and template is not None:
+        spec = template.spec.devices
+        claim = Claim(namespace, each.template, "", None, False, spec, None, frozenset(), "", content_of(spec))
+    return claim
+
+
+def plan_of(claim: Claim | None, inventory: DeviceInventory) -> ClaimPlan | None:
+    """The plan of a claim; None without a claim, and for one that predicates refuses."""
+    try:
+        return inventory.plans.of(claim) if claim is not None else None
+    except AllocationError:
+        return None
+
+
+def may_match(request: RequestPlan, device: PoolDevice) -> bool:
+    """Whether a device passes the selectors; one for which they fail fails the pod if the allocator tries it."""
+    try:
+        return all(device.content.matches(selector.program) for selector in request.selectors)
+    except EvaluationError:
+        return False
+
+
+class ClaimableCards:
+    """The cards that pods may get by their claims."""
+
+    def __init__(self) -> None:
+        #: One device of each content that is a card, with its card, for one version of the inventory.
+        self._devices: tuple[int, list[tuple[str, PoolDevice]]] = (-1, [])
+
+    def of(self, session: Session, cls: TaskClass) -> set[str]:
+        """The cards of the devices that a request of a pod's claims matches, whether in use or not.
+
+        The annotation `card.name` restricts them. O(distinct devices).
+        """
+        snapshot, found = session.snapshot, set[str]()
+        if self._devices[0] != snapshot.devices.version:
+            contents = {id(each.content): each for each in snapshot.devices.all_devices()}
+            cards = [(card_of(each), each) for each in contents.values()]
+            self._devices = snapshot.devices.version, [(card, each) for card, each in cards if card]
+        for each in cls.claims:
+            claim = claim_of(cls.namespace, each, snapshot.claims.claims, snapshot.claim_templates)
+            plan = plan_of(claim, snapshot.devices)
+            requests = [one for alternatives in plan.requests for one in alternatives] if plan is not None else []
+            read = snapshot.devices.read_attributes()
+            distinct = {(card, device.content.part(read)): device for card, device in self._devices[1]}
+            for request in requests:
+                if not request.admin_access:
+                    found |= {card for (card, _), device in distinct.items() if may_match(request, device)}
+        named = accepted_cards(cls.annotations)
+        return found.intersection(named) if named else found
 
 
 class DeviceOffer(NamedTuple):

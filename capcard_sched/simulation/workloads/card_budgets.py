@@ -6,11 +6,12 @@ A status in the input is the starting point of its period: it may cover pods out
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from capcard_sched.controllers.objects import ENDED_PHASES, POD, POD_GROUP, QUEUE, meta, spec, status
+from capcard_sched.devices.claimed_cards import ClaimedCards
 from capcard_sched.model.annotations import BOUND_QUEUE
 from capcard_sched.model.card_budgets import (
     CARD_BUDGET,
@@ -25,18 +26,20 @@ from capcard_sched.model.card_budgets import (
     status_patch,
     with_condition,
 )
-from capcard_sched.model.held_cards import NO_CARDS, HeldCards, held_cards, node_inventory
+from capcard_sched.model.deltas import ObjectChanged, ObjectGone
+from capcard_sched.model.device_objects import ResourceClaimObject, ResourceSliceObject
+from capcard_sched.model.held_cards import NO_CARDS, node_inventory
 from capcard_sched.model.objects import NamespaceObject, NodeObject, PodObject
 from capcard_sched.model.pod_facts import group_of
 from capcard_sched.model.timestamps import parse_time
 from capcard_sched.simulation.clock import EPOCH
-from capcard_sched.simulation.kinds import NAMESPACE, NODE
+from capcard_sched.simulation.kinds import NAMESPACE, NODE, RESOURCE_CLAIM
 
 if TYPE_CHECKING:
     from capcard_sched.controllers.objects import JsonObject
     from capcard_sched.model.card_budgets import CardBudget
     from capcard_sched.model.card_labels import CardLabels
-    from capcard_sched.model.held_cards import NodeInventory
+    from capcard_sched.model.held_cards import HeldCards, NodeInventory
     from capcard_sched.simulation.clock import Timer
     from capcard_sched.simulation.store import Change, Store
 
@@ -47,6 +50,7 @@ _ROLLING_LEAST, _ROLLING_MOST = 60_000, 3_600_000
 
 
 #: Phases of PodGroups whose jobs wait for admission or nodes.
+_DEVICES: Final = {"ResourceSlice": ResourceSliceObject, RESOURCE_CLAIM: ResourceClaimObject}
 _WAITING = (None, "", "Pending", "Inqueue")
 
 
@@ -107,6 +111,7 @@ class CardBudgetController:
 
     def __init__(self, store: Store, default_queue: str, card_labels: CardLabels) -> None:
         self._store, self._default_queue, self._card_labels = store, default_queue, card_labels
+        self._claimed = ClaimedCards()
         self._charges: dict[str, _PodCharge | None] = {}
         #: By queue and card.
         self._flows: dict[tuple[str, str], QueueCardFlow] = {}
@@ -128,8 +133,17 @@ class CardBudgetController:
                 self._changed = True
         elif change.kind == POD:
             self._count(change)
+        elif change.kind in _DEVICES:
+            self._see_devices(change)
         elif change.kind == POD_GROUP and change.old is None:
             self._changed = True
+
+    def _see_devices(self, change: Change) -> None:
+        obj = change.object
+        if change.new is None:
+            self._claimed.apply(ObjectGone(change.kind, meta(obj).get("namespace") or "", meta(obj)["name"]))
+        else:
+            self._claimed.apply(ObjectChanged(msgspec.convert(obj, _DEVICES[change.kind])))
 
     def _adopt(self, obj: JsonObject) -> None:
         found = msgspec.convert(obj, CardBudgetObject)
@@ -165,7 +179,7 @@ class CardBudgetController:
     def _charge(self, pod: JsonObject) -> _PodCharge | None:
         found = msgspec.convert(pod, PodObject)
         name = spec(pod)["nodeName"]
-        held = held_cards(found, self._inventory(name), self._card_labels)
+        held = self._claimed.held(found, self._inventory(name), self._card_labels)
         return None if held.card == NO_CARDS.card else _PodCharge(self._queue_of(found), held)
 
     def _inventory(self, name: str) -> NodeInventory | None:

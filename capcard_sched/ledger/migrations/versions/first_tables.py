@@ -53,6 +53,7 @@ def upgrade() -> None:
         *_texts("outcome"),
         _flag("gap"),
     )
+    op.create_index("job_name", "job", ["name"])
     op.create_index("job_submitted", "job", ["submitted"])
     op.create_index("job_ended", "job", ["ended"])
     op.create_table(

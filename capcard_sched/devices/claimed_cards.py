@@ -1,0 +1,127 @@
+"""The cards that pods hold by ResourceClaims, and those that ResourceSlices provide, from the objects of a cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from capcard_sched.devices.device_card import NVIDIA_DRIVER, card_of
+from capcard_sched.devices.inventory import DeviceInventory
+from capcard_sched.devices.totals import fitting_devices, usable_slices
+from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
+from capcard_sched.model.cards import CARD
+from capcard_sched.model.deltas import ObjectChanged, ObjectGone
+from capcard_sched.model.device_objects import ResourceClaimObject, ResourceSliceObject
+from capcard_sched.model.held_cards import NO_CARDS, HeldCards, held_cards
+from capcard_sched.model.pod_claims import pod_claims
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from capcard_sched.devices.inventory import PoolDevice
+    from capcard_sched.devices.pool_changes import PoolId
+    from capcard_sched.model.card_labels import CardLabels
+    from capcard_sched.model.deltas import Delta
+    from capcard_sched.model.device_objects import ResourceClaimStatus
+    from capcard_sched.model.held_cards import NodeInventory
+    from capcard_sched.model.objects import PodObject
+
+_CLAIMS: Final = "ResourceClaims"
+
+
+class ClaimedCards:
+    """Follows ResourceSlices and ResourceClaims. A change costs O(its object)."""
+
+    def __init__(self) -> None:
+        self._inventory = DeviceInventory()
+        #: By `namespace/name`.
+        self._claims: dict[str, ResourceClaimStatus] = {}
+        #: Serial of the slices up to which `capacities` was read.
+        self._read = 0
+
+    def apply(self, delta: Delta) -> str:
+        """Notes a slice or claim; other objects have no effect. Returns the key of a claim that changed, else ""."""
+        match delta:
+            case ObjectChanged(ResourceSliceObject() as found):
+                self._inventory.apply_slice(found)
+            case ObjectGone("ResourceSlice", _, name):
+                self._inventory.drop_slice(name)
+            case ObjectChanged(ResourceClaimObject(meta, _, status)):
+                key = f"{meta.namespace or 'default'}/{meta.name}"
+                self._claims[key] = status
+                return key
+            case ObjectGone("ResourceClaim", namespace, name):
+                self._claims.pop(f"{namespace}/{name}", None)
+                return f"{namespace}/{name}"
+            case _:
+                pass
+        return ""
+
+    def held(
+        self, pod: PodObject, node: NodeInventory | None, card_labels: CardLabels = DEFAULT_CARD_LABELS
+    ) -> HeldCards:
+        """The cards of a bound pod: by extended resources, annotations of shares, or claims. Never raises.
+
+        `node`: None for one that is not known. `uncounted` names claims with further cards: of another model, of a
+        device that is unknown or shared, of a claim that is not allocated yet, or whose first consumer is another pod.
+        """
+        found = held_cards(pod, node, card_labels)
+        if not pod.spec.resource_claims:
+            return found
+        claimed = self._claimed(pod)
+        if not found.thousandths or not (claimed.thousandths or claimed.uncounted):
+            return claimed if found is NO_CARDS else found
+        return found._replace(uncounted=_CLAIMS)
+
+    def _claimed(self, pod: PodObject) -> HeldCards:
+        found, is_complete = Counter[str](), True
+        for key in claim_keys(pod):
+            status = self._claims.get(key)
+            if status is None or status.allocation is None or not _is_first(pod, status):
+                is_complete = False
+                continue
+            for result in status.allocation.devices.results or ():
+                if result.driver != NVIDIA_DRIVER or result.admin_access:
+                    continue
+                device = self._inventory.device((result.driver, result.pool, result.device))
+                card = card_of(device) if device is not None and not device.is_shared else ""
+                if card:
+                    found[card] += CARD
+                elif device is None or device.is_shared:
+                    is_complete = False
+        uncounted = "" if is_complete and len(found) < 2 else _CLAIMS
+        if not found:
+            return HeldCards("", 0, uncounted) if uncounted else NO_CARDS
+        card = min(found, key=lambda name: (-found[name], name))
+        return HeldCards(card, found[card], uncounted)
+
+    def capacities(self) -> Iterator[tuple[PoolId, Mapping[tuple[str, str], int]]]:
+        """Each pool that changed since the last call, with the thousandths that it provides by node and card.
+
+        Node "": devices that several nodes reach. Partitions exclude each other: it counts what an empty pool can give.
+        """
+        pools = {*self._inventory.changes.since(self._read)}
+        self._read = self._inventory.changes.serial
+        for pool in sorted(pools):
+            yield pool, self._provided(pool)
+
+    def _provided(self, pool: PoolId) -> Mapping[tuple[str, str], int]:
+        slices = usable_slices(self._inventory, pool)
+        counters = {counter: amount for each in slices for counter, amount in each.counters.items()}
+        devices: dict[tuple[str, str], list[PoolDevice]] = {}
+        for each in slices:
+            for device in each.devices:
+                if (card := card_of(device)) and not device.is_shared:
+                    devices.setdefault((each.node or device.spec.node_name or "", card), []).append(device)
+        return {place: fitting_devices(found, counters, {}) * CARD for place, found in devices.items()}
+
+
+def claim_keys(pod: PodObject) -> list[str]:
+    """`namespace/name` of the claims of a pod; those that do not exist yet are left out."""
+    namespace = pod.metadata.namespace or "default"
+    return [f"{namespace}/{each.claim}" for each in pod_claims(pod) if each.claim]
+
+
+def _is_first(pod: PodObject, status: ResourceClaimStatus) -> bool:
+    """Whether a claim counts for this pod: for one of several that share it."""
+    return bool(status.reserved_for) and (status.reserved_for or ())[0].uid == pod.metadata.uid
