@@ -15,16 +15,25 @@ from capcard_sched.model.queue import ROOT, ancestors, namespace_rule
 from capcard_sched.model.refusal import Refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from capcard_sched.framework.api.plugin import Plugin
     from capcard_sched.framework.session.snapshot import Snapshot
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
 
 
+def _is_flat_capacity(plugin: Plugin) -> bool:
+    return plugin.name == "capacity" and not plugin.hierarchy
+
+
 class QueueAccess:
     """The refusals of one session, by queue and namespace."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, plugins: Iterable[Plugin]) -> None:
         self._snapshot = snapshot
+        #: Plugins that apply the limits of a queue to its own jobs only.
+        self._flat = [one.name for one in plugins if one.name == "proportion" or _is_flat_capacity(one)]
         self._found: dict[tuple[str, str], tuple[reasons.Reason, str] | None] = {}
         self._parents = {queue.parent for queue in snapshot.queues.values() if queue.parent}
 
@@ -87,7 +96,12 @@ class QueueAccess:
         if "/" not in queue.name or queue.blocked:
             return queue.blocked
         above = ancestors(queue, self._snapshot.queues)
-        return next((f"queue {one.name} is {one.state}" for one in above if not one.is_open), "")
+        for one in above:
+            if not one.is_open:
+                return f"queue {one.name} is {one.state}"
+            if self._flat and (one.capability or one.deserved or one.guarantee) and one.name != ROOT:
+                return f"{self._flat[0]} limits no queue below {one.name}; capacity with enableHierarchy does"
+        return ""
 
     def _has_child(self, queue: Queue) -> bool:
         """Whether a queue below it is not above it, too: a circle of parents makes no tree."""
