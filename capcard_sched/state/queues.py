@@ -39,7 +39,7 @@ _MOST_NAMES: Final = 128
 _BOUNDED: Final = ("deserved", "guarantee")
 
 
-class _Written(NamedTuple):
+class _WrittenAmounts(NamedTuple):
     """The fields of a NamespaceQueue that depend on other queues. `parent`: id, "" for an invalid reference."""
 
     parent: str
@@ -71,7 +71,7 @@ class QueueTable:
         self._allowed: dict[str, tuple[str, ...]] = {}
         self._problems: dict[str, tuple[Reason, str]] = {}
         #: NamespaceQueues by id, as written; the queues in the table have what counts of it.
-        self._local: dict[str, _Written] = {}
+        self._local: dict[str, _WrittenAmounts] = {}
         #: The last Queue above a NamespaceQueue that had a place in the tree.
         self._homes: dict[str, str] = {}
         self._stale = False
@@ -115,12 +115,12 @@ class QueueTable:
         self._offer(islice(dict.fromkeys(chain.from_iterable(limit or () for limit in limits)), _MOST_NAMES))
         known = self._queues.get(name)
         if ref.kind == NAMESPACE_QUEUE:
-            written = _Written(facts["parent"], facts["deserved"] or {}, facts["guarantee"] or {})
+            written = _WrittenAmounts(facts["parent"], facts["deserved"] or {}, facts["guarantee"] or {})
             if self._local.get(name) != written:
                 self._local[name] = written
                 self._stale = True
                 self._changes.queues.add(name)
-            if known is not None:
+            elif known is not None:  # what `refresh` found holds
                 facts |= {"parent": known.parent, "deserved": known.deserved, "guarantee": known.guarantee}
         if known is None:
             self._queues[name] = Queue(name, self._columns.zeros(), self._columns.zeros(), **facts)
@@ -177,7 +177,7 @@ class QueueTable:
             queue.created,
         )
 
-    def _parent(self, name: str, written: _Written, found: Readiness, nodes: Mapping[str, QueueNode]) -> str:
+    def _parent(self, name: str, written: _WrittenAmounts, found: Readiness, nodes: Mapping[str, QueueNode]) -> str:
         """The queue above a NamespaceQueue: without a place in the tree, its pods count for the last Queue above it."""
         if not found.has_place:
             return self._homes.get(name, "")
