@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from capcard_sched.controllers.namespace_queues import NamespaceQueueController
-from capcard_sched.model.namespace_queues import NAMESPACE_QUEUE, QueueForest, QueueNode, circle
+from capcard_sched.model.namespace_queues import NAMESPACE_QUEUE, QueueForest, QueueNode, Readiness, circle
 from capcard_sched.validation.inventory import Inventory
 from tests.lines import executed_lines
 from tests.objects import stamp
@@ -30,7 +30,11 @@ def _parents_of_siblings(number: int, count: int) -> str:
     return "q0" if number else "cluster/default"
 
 
-_SHAPES = {"chain": _parents_of_a_chain, "circle": _parents_of_a_circle, "siblings": _parents_of_siblings}
+_SHAPES: dict[str, Callable[[int, int], str]] = {
+    "chain": _parents_of_a_chain,
+    "circle": _parents_of_a_circle,
+    "siblings": _parents_of_siblings,
+}
 
 
 def _objects(shape: Callable[[int, int], str], count: int, **spec: object) -> list[dict[str, object]]:
@@ -45,7 +49,7 @@ def _objects(shape: Callable[[int, int], str], count: int, **spec: object) -> li
 @pytest.mark.parametrize("shape", _SHAPES.values(), ids=_SHAPES)
 def test_readiness_of_many_queues_is_linear(shape: Callable[[int, int], str]) -> None:
     inventory = Inventory(_objects(shape, 1_000, deserved={"cpu": 1}, capability={"cpu": 1}))
-    found = []
+    found: list[Readiness] = []
     executed_lines(lambda: found.extend(inventory.readiness(f"a/q{number}") for number in range(1_000)), 1_000 * _LINES)
     assert max(len(one.message) for one in found) <= _TEXT
 
@@ -75,5 +79,5 @@ def test_a_created_queue_has_few_others_reconciled(shape: Callable[[int, int], s
     made = [key for obj in _objects(shape, 1_000) for key in controller.keys(NAMESPACE_QUEUE, None, obj)]
     assert len(made) <= 20_000
     closed = {**queue, "spec": {"allowedNamespaces": []}}
-    affected = {_parents_of_a_chain: 16, _parents_of_a_circle: 0, _parents_of_siblings: 1_000}
+    affected: dict[object, int] = {_parents_of_a_chain: 16, _parents_of_a_circle: 0, _parents_of_siblings: 1_000}
     assert len([*controller.keys("Queue", queue, closed)]) == affected[shape]
