@@ -35,7 +35,10 @@ class QueueAccess:
         #: Plugins that apply the limits of a queue to its own jobs only.
         self._flat = [one.name for one in plugins if one.name == "proportion" or _is_flat_capacity(one)]
         self._found: dict[tuple[str, str], tuple[reasons.Reason, str] | None] = {}
-        self._parents = {queue.parent for queue in snapshot.queues.values() if queue.parent}
+        self._children: dict[str, list[str]] = {}
+        for queue in snapshot.queues.values():
+            if queue.parent:
+                self._children.setdefault(queue.parent, []).append(queue.name)
 
     def refusal(self, job: Job, hook: str) -> Refusal | None:
         """The refusal of a job, whatever the usage: by its queue, or at admission for unsupported features of its pods.
@@ -63,7 +66,7 @@ class QueueAccess:
 
     def _is_parent_with_quota(self, queue: Queue) -> bool:
         return (
-            queue.name in self._parents and is_card_quota(queue.annotations.get(CARD_QUOTA)) and self._has_child(queue)
+            queue.name in self._children and is_card_quota(queue.annotations.get(CARD_QUOTA)) and self._has_child(queue)
         )
 
     def _judge(self, job: Job) -> tuple[reasons.Reason, str] | None:
@@ -105,6 +108,5 @@ class QueueAccess:
 
     def _has_child(self, queue: Queue) -> bool:
         """Whether a queue below it is not above it, too: a circle of parents makes no tree."""
-        queues = self._snapshot.queues
-        above = {queue.name, *(one.name for one in ancestors(queue, queues))}
-        return any(each.parent == queue.name and each.name not in above for each in queues.values())
+        above = {queue.name, *(one.name for one in ancestors(queue, self._snapshot.queues))}
+        return any(name not in above for name in self._children[queue.name])
