@@ -203,6 +203,8 @@ def outcome(status: int, text: str) -> str:
         return "webhook not reached"
     if "ValidatingAdmissionPolicy" in text:
         return "refused by a policy"
+    if status in (0, 504):
+        return "timed out"
     return f"refused by the API server ({status})"
 
 
@@ -272,7 +274,7 @@ def _quantile(values: Sequence[float], share: float) -> float:
 
 
 async def attack(chosen: str, console: Console) -> HostileReport:
-    """All shapes whose name contains `chosen`, one after the other."""
+    """All shapes whose name contains one of `chosen`, separated by commas, one after the other."""
     report = HostileReport(measure.machine(), [os.getloadavg()[0]])
     kinds = sorted({path.rpartition("/")[2] for path in _PATHS.values()} | {"configmaps"})
     rules = [{"apiGroups": ["*"], "resources": kinds, "verbs": ["*"]}]  # no subresources: these are a scheduler's
@@ -322,7 +324,7 @@ async def attack(chosen: str, console: Console) -> HostileReport:
                     async with Helper("benchmarks.e2e.probes", job) as probes:
                         scene = Attack(server, admission, probes, session)
                         for shape in shapes():
-                            if chosen in shape.name:
+                            if any(part in shape.name for part in chosen.split(",")):
                                 report.bursts.append(await scene.burst(shape))
                                 _show(console, report.bursts[-1])
                 report.peak_mib = peak_mib(admission.pid)
@@ -384,7 +386,7 @@ def summary(report: HostileReport) -> Table:
 @app.default
 def bench(
     *,
-    shape: Annotated[str, Parameter(help="Part of the names of the shapes; all without it.")] = "",
+    shape: Annotated[str, Parameter(help="Comma-separated parts of the names of shapes; all without it.")] = "",
     json: Annotated[Path | None, Parameter(help="Write the figures to this file too.")] = None,
 ) -> int:
     """Every shape of an object under review, 20 at once, and the latency of another tenant meanwhile."""
