@@ -8,10 +8,12 @@ from capcard_sched.admission.review import DEFAULT_QUEUE, AdmissionResult
 from capcard_sched.model.namespace_queues import (
     ALLOWED_FORM,
     EVERY_NAMESPACE,
+    MOST_LEVELS,
     PARENT_FORM,
     ParentError,
     allowed_problem,
     allows,
+    circle,
     parent_id,
 )
 from capcard_sched.validation.checks import Finding
@@ -36,13 +38,17 @@ def check_namespace_queue_object(obj: Json, old: Json | None, view: ClusterView)
         return AdmissionResult(
             (Finding("error", "spec.parent", str(error).removeprefix("spec.parent: "), PARENT_FORM),)
         )
-    above, current = [queue], parent
-    while "/" in current and current not in above:
-        above.append(current)
+    message = _held(queue, view) if old is not None else ""
+    above, current = {queue: None}, parent
+    while "/" in current and current not in above and len(above) <= MOST_LEVELS:
+        above[current] = None
         found = view.namespace_queue(current)
         current = found.parent if found is not None else ""
     if current == queue:
-        message = f"{queue} would be below itself: {' below '.join([*above, queue])}"
+        message = f"{queue} would be below itself: {circle([*above, queue])}"
+    elif len(above) > MOST_LEVELS:
+        message = f"{queue} would have {MOST_LEVELS} or more NamespaceQueues above it"
+    if message:
         return AdmissionResult((Finding("error", "spec.parent", message, PARENT_FORM),))
     if "/" not in parent:
         others = [one for one in view.namespace_queues_below(parent) if one != queue]
@@ -51,6 +57,13 @@ def check_namespace_queue_object(obj: Json, old: Json | None, view: ClusterView)
             message = f"NamespaceQueue {beside[0]} is below queue {parent}: a namespace has one subtree there"
             return AdmissionResult((Finding("error", "spec.parent", message, f"a parent at or below {beside[0]}"),))
     return AdmissionResult()
+
+
+def _held(queue: str, view: ClusterView) -> str:
+    """Why a NamespaceQueue keeps its parent: the quotas above count the pods of its subtree."""
+    found = view.namespace_queue(queue)
+    pods = str(found.allocated.get("pods", 0)) if found is not None else "0"
+    return "" if pods in ("", "0") else f"the queue has allocated pods: {pods}, which count for the queues above"
 
 
 def check_namespace_queue_deletion(namespace: str, name: str, view: ClusterView) -> AdmissionResult:

@@ -9,6 +9,7 @@ from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, AdmissionR
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import CARD, CardSyntaxError, is_card_quota, no_card_quota, parse_card_quota
+from capcard_sched.model.namespace_queues import circle
 from capcard_sched.model.quantity import QuantityError, base_amount
 from capcard_sched.validation.checks import (
     Finding,
@@ -234,9 +235,7 @@ def _check_parent(obj: Json, old: Json | None, spec: Json, view: ClusterView, ma
         ancestors.append(entry.parent)
         entry = view.queue(entry.parent)
     if name in ancestors:
-        message = (
-            f"queue {name} would be below itself: {' below '.join([name, *ancestors[: ancestors.index(name) + 1]])}"
-        )
+        message = f"queue {name} would be below itself: {circle([name, *ancestors[: ancestors.index(name) + 1]])}"
         yield Finding("error", "spec.parent", message, "a queue that is not below this one")
         return
     unchanged = old is not None and ((old.get("spec") or {}).get("parent") or ROOT_QUEUE) == parent

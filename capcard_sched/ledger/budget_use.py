@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy import case, func, or_, select
 
 from capcard_sched.ledger import schema
+from capcard_sched.model.card_budgets import covering
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from capcard_sched.ledger.database import LedgerDatabase
 
 
@@ -17,6 +20,9 @@ class CardTime(NamedTuple):
 
     used: int
     held: int
+
+
+_NONE: Final = CardTime(0, 0)
 
 
 def card_times(database: LedgerDatabase, begin: int, until: int) -> dict[tuple[str, str], CardTime]:
@@ -46,4 +52,19 @@ def card_times(database: LedgerDatabase, begin: int, until: int) -> dict[tuple[s
     for queue, card, used in map(tuple, days):
         more = found.get((queue, card), CardTime(0, 0))
         found[queue, card] = more._replace(used=more.used + int(used))
+    return found
+
+
+def subtree_times(
+    times: Mapping[tuple[str, str], CardTime], parents: Mapping[str, str]
+) -> dict[tuple[str, str], CardTime]:
+    """The sums by queue and card over the queues that its budgets cover. O(times x depth of the tree).
+
+    `parents`: each queue to its parent, "" for root.
+    """
+    found: dict[tuple[str, str], CardTime] = {}
+    for (queue, card), use in times.items():
+        for above in covering(queue, parents.get):
+            known = found.get((above, card), _NONE)
+            found[above, card] = CardTime(known.used + use.used, known.held + use.held)
     return found

@@ -204,19 +204,23 @@ def _minimum(job: Job) -> Iterable[tuple[str, int]]:
 
 
 def covers(budgeted: str, queue: str, parent: Callable[[str], str | None]) -> bool:
-    """Whether a queue is the budgeted one or below it; root covers all.
+    """Whether a queue is the budgeted one or below it, as of `covering`."""
+    return budgeted in covering(queue, parent)
+
+
+def covering(queue: str, parent: Callable[[str], str | None]) -> Mapping[str, None]:
+    """The queues whose budgets cover a queue, from itself upwards: root covers all.
 
     `parent`: the parent of a queue, "" for root, None for a queue that does not exist.
     """
-    seen: set[str] = set()
+    found: dict[str, None] = {}
     above: str | None = queue
-    while above is not None and above not in seen:
-        if budgeted in (above, ROOT):
-            return True
-        seen.add(above)
+    while above is not None and above not in found:
+        found[above] = None
         above = parent(above)
         above = ROOT if above == "" else above
-    return False
+    found[ROOT] = None
+    return found
 
 
 # --- status ---------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from capcard_sched.model.objects import ApiStruct, ObjectMeta, QueueObject, Queu
 from capcard_sched.model.quantity import QuantityError, base_amount, format_amount
 from capcard_sched.model.queue import DEFAULT, ROOT
 from capcard_sched.model.quoting import escaped
+from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +30,10 @@ PARENT_FORM: Final = "NAME of a NamespaceQueue of the namespace, or cluster/NAME
 ALLOWED_FORM: Final = 'names of namespaces, or "*" alone'
 #: The only entry of `allowedNamespaces` that is no name.
 EVERY_NAMESPACE: Final = "*"
+#: NamespaceQueues between a Queue and the lowest NamespaceQueue, this included.
+MOST_LEVELS: Final = 16
+#: Names in a text, at each end of a list.
+_NAMED: Final = 4
 
 
 class NamespaceQueueObject(ApiStruct, frozen=True, tag=NAMESPACE_QUEUE, tag_field="kind"):
@@ -127,6 +132,8 @@ class QueueNode(NamedTuple):
     guarantee: Mapping[str, int] = {}
     #: Of an invalid reference.
     problem: tuple[Reason, str] | None = None
+    #: Unix seconds.
+    created: float = 0.0
 
 
 def queue_node(obj: Mapping[str, Any], *, is_local: bool) -> QueueNode:
@@ -149,6 +156,7 @@ def queue_node(obj: Mapping[str, Any], *, is_local: bool) -> QueueNode:
         _amounts(body.get("deserved")),
         _amounts(guarantee.get("resource") if isinstance(guarantee, dict) else None),
         problem,
+        parse_time(str(meta.get("creationTimestamp") or "")),
     )
 
 
@@ -180,24 +188,22 @@ class Readiness(NamedTuple):
         """Whether a Queue allows its namespace."""
         return self.reason in ("Ready", "ParentConstraintViolation")
 
-
-_READY: Final = Readiness("Ready", "")
+    @property
+    def has_place(self) -> bool:
+        """Whether the queues above it end at a Queue."""
+        return self.is_authorized or self.reason == "NamespaceNotAllowed"
 
 
 class QueueForest:
     """Queues and NamespaceQueues by id, with the readiness of the latter."""
 
-    def __init__(self, nodes: Mapping[str, QueueNode]) -> None:
-        """`nodes` must not change while the forest is in use."""
+    def __init__(self, nodes: Mapping[str, QueueNode], children: Mapping[str, Iterable[str]] | None = None) -> None:
+        """Neither may change while the forest is in use. `children`: by parent, those of `nodes`; None: to be found."""
         self._nodes = nodes
-        self._children: dict[str, list[str]] = {}
-        #: `_excess` by queue, and the sums over the children of a queue by its id and the field: queues of one parent
-        #: share them, and those below it.
+        self._children = _children(nodes) if children is None else children
+        #: `_excess` by queue, and `_sums_below` by parent: queues of one parent share them, and those below it.
         self._excesses: dict[str, str] = {}
-        self._sums: dict[tuple[str, str], Mapping[str, int]] = {}
-        for name, node in nodes.items():
-            if node.parent:
-                self._children.setdefault(node.parent, []).append(name)
+        self._sums: dict[str, Mapping[str, str]] = {}
 
     def readiness(self, queue: str) -> Readiness:
         """The readiness of a NamespaceQueue; the cause nearest to the Queue counts, and the lowest of equal ones."""
@@ -205,13 +211,17 @@ class QueueForest:
         while "/" in current:
             node = self._nodes.get(current)
             if current in trail:
-                return Readiness("HierarchyCycle", f"{current} is below itself: {' below '.join([*trail, current])}")
+                return Readiness("HierarchyCycle", f"{current} is below itself: {circle([*trail, current])}")
             if node is None:
                 return Readiness(
                     "ParentNotFound", f"parent {_shown(current)} of {next(reversed(trail))} does not exist"
                 )
             if node.problem is not None:
                 return Readiness(*node.problem)
+            if len(trail) == MOST_LEVELS:
+                return Readiness(
+                    "InvalidParentReference", f"{queue} has {MOST_LEVELS} or more NamespaceQueues above it"
+                )
             trail[current] = None
             current = node.parent
         top = self._nodes.get(current)
@@ -225,7 +235,27 @@ class QueueForest:
                 self._excesses[name] = self._excess(name)
             if self._excesses[name]:
                 return Readiness("ParentConstraintViolation", self._excesses[name])
-        return _READY
+        return Readiness("Ready", self._left_out(queue))
+
+    def counted(self, queue: str, field: Literal["deserved", "guarantee"]) -> Mapping[str, int]:
+        """Amounts of a NamespaceQueue that is ready, of resources that all queues above it have in the field."""
+        amounts: Mapping[str, int] = getattr(self._nodes[queue], field)
+        current = queue
+        while amounts and "/" in current:
+            current = self._nodes[current].parent
+            above = getattr(self._nodes[current], field)
+            amounts = {name: amount for name, amount in amounts.items() if name in above}
+        return amounts
+
+    def _left_out(self, queue: str) -> str:
+        """Which amounts of a queue do not count; "" for none."""
+        found = []
+        for field in ("guarantee", "deserved"):
+            left = getattr(self._nodes[queue], field).keys() - self.counted(queue, field).keys()
+            if left:
+                found.append(f"{field} of {', '.join(sorted(left)[:_NAMED])}")
+        text = " and ".join(found)
+        return f"{text} has no effect: not every queue above {queue} has it" if found else ""
 
     def _excess(self, queue: str) -> str:
         """The amounts of a queue that contradict each other or those above it; "" for none."""
@@ -243,25 +273,45 @@ class QueueForest:
             owner, limit = self._capability_above(queue, name)
             if limit is not None and node.capability[name] > limit:
                 return f"capability of {name} of {queue} is above that of {_shown(owner)}, {format_amount(name, limit)}"
-        parent = self._nodes[node.parent]
-        for field in ("guarantee", "deserved"):
-            limits, sums = getattr(parent, field), self._summed(node.parent, field)
-            for name in sorted(limits.keys() & sums.keys()):
-                if sums[name] > limits[name]:
-                    total, most = format_amount(name, sums[name]), format_amount(name, limits[name])
-                    return f"{field} of {name} below {_shown(node.parent)} adds up to {total}, above its {most}"
-        return ""
+        if node.parent not in self._sums:
+            self._sums[node.parent] = self._sums_below(node.parent)
+        sums = self._sums[node.parent]
+        return sums.get("") or sums.get(queue.partition("/")[0], "")
 
-    def _summed(self, parent: str, field: str) -> Mapping[str, int]:
-        """The sum of a field over the children of a queue, by resource."""
-        found = self._sums.get((parent, field))
-        if found is None:
-            sums: dict[str, int] = {}
-            for child in self._children[parent]:
-                for name, amount in getattr(self._nodes[child], field).items():
-                    sums[name] = sums.get(name, 0) + amount
-            found = self._sums[parent, field] = sums
+    def _sums_below(self, parent: str) -> Mapping[str, str]:
+        """By namespace, the sum that exceeds the amount of a queue; by "" that of the Queues below it alone.
+
+        Queues count first, then the namespaces in the order of their oldest NamespaceQueue there: a namespace that
+        exceeds what is left does not stop those before it, and does not count for those after it.
+        """
+        groups: dict[str, list[QueueNode]] = {}
+        for child in self._children[parent]:
+            if shares_a_sum(self._nodes[child], self._nodes[parent]):
+                groups.setdefault(child.partition("/")[0] if "/" in child else "", []).append(self._nodes[child])
+        order = sorted(groups, key=lambda one: (one != "", min(each.created for each in groups[one]), one))
+        found: dict[str, str] = {}
+        for field in ("guarantee", "deserved"):
+            limits: Mapping[str, int] = getattr(self._nodes[parent], field)
+            totals = dict.fromkeys(limits, 0)
+            for namespace in order:
+                if namespace in found or ("/" not in parent and not self._counts(parent, namespace)):
+                    continue
+                sums = dict(totals)
+                for node in groups[namespace]:
+                    for name, amount in getattr(node, field).items():
+                        if name in sums:
+                            sums[name] += amount
+                beyond = min((name for name, amount in sums.items() if amount > limits[name]), default="")
+                if beyond:
+                    total, most = format_amount(beyond, sums[beyond]), format_amount(beyond, limits[beyond])
+                    what = f"{field} of {beyond} below {_shown(parent)}"
+                    found[namespace] = f"{what} adds up to {total}, above its {most}"
+                else:
+                    totals = sums
         return found
+
+    def _counts(self, queue: str, namespace: str) -> bool:
+        return not namespace or allows(self._nodes[queue].allowed, namespace)
 
     def _capability_above(self, queue: str, resource: str) -> tuple[str, int | None]:
         """The nearest queue above with a capability of a resource."""
@@ -272,6 +322,26 @@ class QueueForest:
                 return current, self._nodes[current].capability[resource]
             current = self._nodes[current].parent
         return "", None
+
+
+def shares_a_sum(node: QueueNode, above: QueueNode) -> bool:
+    """Whether the amounts of a queue count in a sum that the queue above it limits."""
+    return not (node.deserved.keys().isdisjoint(above.deserved) and node.guarantee.keys().isdisjoint(above.guarantee))
+
+
+def _children(nodes: Mapping[str, QueueNode]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, node in nodes.items():
+        if node.parent:
+            found.setdefault(node.parent, []).append(name)
+    return found
+
+
+def circle(names: Sequence[str], separator: str = " below ") -> str:
+    """Names of queues, each below the next; those in the middle of a long list are counted."""
+    if len(names) > 2 * _NAMED:
+        names = [*names[:_NAMED], f"{len(names) - 2 * _NAMED} more", *names[-_NAMED:]]
+    return separator.join(names)
 
 
 def _without_parent(parent: str, trail: Mapping[str, None]) -> Readiness:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -23,9 +23,9 @@ from capcard_sched.model.queue import DEFAULT, ROOT, Queue
 from capcard_sched.state.decode import assign, differs, queue_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
-    from capcard_sched.model.namespace_queues import Reason
+    from capcard_sched.model.namespace_queues import Readiness, Reason
     from capcard_sched.model.resources import ResourceColumns
     from capcard_sched.state.changes import Changes
     from capcard_sched.state.invalid_objects import InvalidObjects
@@ -33,6 +33,18 @@ if TYPE_CHECKING:
 
 #: Resources of a queue's limits that get a column before a node offers them.
 _MOST_NAMES: Final = 128
+
+
+#: Amounts of NamespaceQueues that count only as far as the queues above have them.
+_BOUNDED: Final = ("deserved", "guarantee")
+
+
+class _WrittenAmounts(NamedTuple):
+    """The fields of a NamespaceQueue that depend on other queues. `parent`: id, "" for an invalid reference."""
+
+    parent: str
+    deserved: Mapping[str, int]
+    guarantee: Mapping[str, int]
 
 
 class QueueTable:
@@ -58,8 +70,10 @@ class QueueTable:
         #: Allowed namespaces, or the problem of the parent, by id.
         self._allowed: dict[str, tuple[str, ...]] = {}
         self._problems: dict[str, tuple[Reason, str]] = {}
-        #: Ids of NamespaceQueues.
-        self._local: set[str] = set()
+        #: NamespaceQueues by id, as written; the queues in the table have what counts of it.
+        self._local: dict[str, _WrittenAmounts] = {}
+        #: The last Queue above a NamespaceQueue that had a place in the tree.
+        self._homes: dict[str, str] = {}
         self._stale = False
         self.handlers: dict[type | str, Callable[[Any], None]] = {
             QueueObject: self._apply,
@@ -87,7 +101,6 @@ class QueueTable:
         except ParentError as error:
             self._problems[name] = error.reason, str(error)
             queue = QueueObject(meta, msgspec.structs.replace(obj.spec, parent=""), obj.status)
-        self._local.add(name)
         self._put(ObjectRef(NAMESPACE_QUEUE, meta.namespace or "", meta.name), name, queue, "")
 
     def _note_allowed(self, name: str, allowed: tuple[str, ...]) -> None:
@@ -101,6 +114,14 @@ class QueueTable:
         limits = (facts["capability"], facts["deserved"], facts["guarantee"])
         self._offer(islice(dict.fromkeys(chain.from_iterable(limit or () for limit in limits)), _MOST_NAMES))
         known = self._queues.get(name)
+        if ref.kind == NAMESPACE_QUEUE:
+            written = _WrittenAmounts(facts["parent"], facts["deserved"] or {}, facts["guarantee"] or {})
+            if self._local.get(name) != written:
+                self._local[name] = written
+                self._stale = True
+                self._changes.queues.add(name)
+            elif known is not None:  # what `refresh` found holds
+                facts |= {"parent": known.parent, "deserved": known.deserved, "guarantee": known.guarantee}
         if known is None:
             self._queues[name] = Queue(name, self._columns.zeros(), self._columns.zeros(), **facts)
             self._jobs.adopt(name)
@@ -116,7 +137,8 @@ class QueueTable:
         self._invalid.note(ref, "")
         self._allowed.pop(name, None)
         self._problems.pop(name, None)
-        self._local.discard(name)
+        self._local.pop(name, None)
+        self._homes.pop(name, None)
         if queue is None:
             return
         self._stale = True
@@ -124,28 +146,43 @@ class QueueTable:
         self._changes.queues.add(name)
 
     def refresh(self) -> None:
-        """Set `blocked` of NamespaceQueues. O(queues) after a change of one, if there are NamespaceQueues."""
+        """Set what depends on other queues, of NamespaceQueues. O(queues) after a change of one, if there are any."""
         if not self._stale:
             return
         self._stale = False
         if not self._local:
             return
-        nodes = {
-            name: QueueNode(
-                queue.parent or ("" if name == ROOT or name in self._local else ROOT),
-                self._allowed.get(name, ()),
-                queue.capability or {},
-                queue.deserved or {},
-                queue.guarantee or {},
-                self._problems.get(name),
-            )
-            for name, queue in self._queues.items()
-        }
+        nodes = {name: self._node(queue) for name, queue in self._queues.items()}
         forest = QueueForest(nodes)
-        for name in self._local:
+        for name, written in self._local.items():
             found = forest.readiness(name)
-            blocked = "" if found.is_ready else f"{found.reason}: {found.message}"
-            queue = self._queues[name]
-            if queue.blocked != blocked:
-                queue.blocked = blocked
+            queue, facts = self._queues[name], dict[str, Any]()
+            facts["blocked"] = "" if found.is_ready else f"{found.reason}: {found.message}"
+            facts["parent"] = self._parent(name, written, found, nodes)
+            for field in _BOUNDED:
+                facts[field] = (forest.counted(name, field) or None) if found.is_ready else None
+            if differs(queue, facts):
+                assign(queue, facts)
                 self._changes.queues.add(name)
+
+    def _node(self, queue: Queue) -> QueueNode:
+        name, written = queue.name, self._local.get(queue.name)
+        return QueueNode(
+            written.parent if written is not None else queue.parent or ("" if name == ROOT else ROOT),
+            self._allowed.get(name, ()),
+            queue.capability or {},
+            written.deserved if written is not None else queue.deserved or {},
+            written.guarantee if written is not None else queue.guarantee or {},
+            self._problems.get(name),
+            queue.created,
+        )
+
+    def _parent(self, name: str, written: _WrittenAmounts, found: Readiness, nodes: Mapping[str, QueueNode]) -> str:
+        """The queue above a NamespaceQueue: without a place in the tree, its pods count for the last Queue above it."""
+        if not found.has_place:
+            return self._homes.get(name, "")
+        above = written.parent
+        while "/" in above:
+            above = nodes[above].parent
+        self._homes[name] = above
+        return written.parent

@@ -18,6 +18,7 @@ from capcard_sched.model.annotations import (
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import no_card_quota
 from capcard_sched.model.cooldown import COOLDOWN_FORM, cooldown_of
+from capcard_sched.model.namespace_queues import circle
 from capcard_sched.model.queue import ROOT
 from capcard_sched.model.quoting import escaped
 from capcard_sched.model.resources import CPU, MEMORY, PODS, VGPU_RESOURCES
@@ -189,13 +190,13 @@ def parent_problem(queue: str, parents: Mapping[str, str], missing: str) -> Find
         close = difflib.get_close_matches(parent, known, n=1)
         meant = f'; did you mean "{close[0]}"?' if close else ""
         return Finding("warning", "spec.parent", f"queue {escaped(parent)} {missing}{meant}", ", ".join(known[:10]))
-    chain = [queue]
+    chain = {queue: None}
     while parent != ROOT and parent in parents and parent not in chain:
-        chain.append(parent)
+        chain[parent] = None
         parent = parents[parent] or ROOT
     if parent != queue or parent == ROOT:
         return None
-    message = f"the parents form a cycle: {', '.join((*chain, queue))}"
+    message = f"the parents form a cycle: {circle([*chain, queue], ', ')}"
     return Finding("warning", "spec.parent", message, "parents that lead to root")
 
 

@@ -54,7 +54,8 @@ class Inventory:
         self._limiting: set[str] = set()
         #: Queues and NamespaceQueues of the input by id.
         self._nodes: dict[str, QueueNode] = {}
-        #: Amounts of resources of the queues.
+        self._forest: QueueForest | None = None
+        #: Amounts of resources of the Queues.
         self.tree = QueueTree()
         #: Card to thousandths over all nodes.
         self.cards: dict[str, int] = {}
@@ -107,7 +108,8 @@ class Inventory:
     def set_queue(self, name: str, quota: str, parent: str, amounts: QueueAmounts = NO_AMOUNTS) -> None:
         """Add or replace a queue; `quota`: the text of its annotation, "" without one."""
         self.drop_queue(name)
-        self.tree.set_queue(name, parent, amounts)
+        if "/" not in name:
+            self.tree.set_queue(name, parent, amounts)
         self.quotas[name] = _quota(quota)
         if name != ROOT:
             self._parents[name] = parent
@@ -124,9 +126,11 @@ class Inventory:
         self._limiting.discard(name)
 
     def readiness(self, queue: str) -> Readiness:
-        """Whether pods of a NamespaceQueue of the input may start. O(queues)."""
-        built_in = {name: QueueNode("", (EVERY_NAMESPACE,)) for name in BUILT_IN_QUEUES}
-        return QueueForest({**built_in, **self._nodes}).readiness(queue)
+        """Whether pods of a NamespaceQueue of the input may start. The first call takes O(queues)."""
+        if self._forest is None:
+            built_in = {name: QueueNode("", (EVERY_NAMESPACE,)) for name in BUILT_IN_QUEUES}
+            self._forest = QueueForest({**built_in, **self._nodes})
+        return self._forest.readiness(queue)
 
     def is_parent(self, name: str) -> bool:
         """Whether other queues name this one as their parent."""

@@ -156,6 +156,8 @@ def _namespace_queue(obj: Json, inventory: Inventory, plugins: QuotaPlugins, sha
     if not ready.is_ready:
         message = f"{ready.reason}: {ready.message.removeprefix('spec.parent: ')}: pods of the queue do not start"
         findings.append(Finding("warning", "spec.parent", message, PARENT_FORM))
+    elif ready.message:
+        findings.append(Finding("warning", "spec", ready.message, "amounts of resources that the queues above have"))
     return findings
 
 

@@ -2,6 +2,7 @@
 
 The capability of a queue is at most that of the nearest ancestor that has the resource. The sums of what the queues
 directly below a queue deserve, and of their guarantees, are at most its own amounts, where it has the resource.
+NamespaceQueues do not limit the Queues above them: one whose amounts do not fit is not ready.
 """
 
 from __future__ import annotations

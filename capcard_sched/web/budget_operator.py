@@ -9,14 +9,14 @@ import asyncio
 import logging
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import aiohttp
 import kopf
 import msgspec
 
 from capcard_sched.kube.client import Client, RequestError
-from capcard_sched.ledger.budget_use import card_times
+from capcard_sched.ledger.budget_use import card_times, subtree_times
 from capcard_sched.ledger.database import LedgerError
 from capcard_sched.ledger.usage_ledger import open_ledger
 from capcard_sched.model.card_budgets import (
@@ -26,7 +26,6 @@ from capcard_sched.model.card_budgets import (
     CardBudgetObject,
     budget_status,
     card_budget_facts,
-    covers,
     period_at,
     status_patch,
     with_condition,
@@ -44,6 +43,9 @@ if TYPE_CHECKING:
 #: Seconds between two statuses of a budget, and before a new attempt after an error.
 _PERIOD: Final = 30.0
 _PAUSE: Final = 30.0
+#: Statuses that a pass writes before changed budgets interrupt it.
+_LEAST_WRITES: Final = 64
+T = TypeVar("T")
 _KIND: Final = KIND_BY_NAME[CARD_BUDGET]
 
 
@@ -167,13 +169,16 @@ class BudgetOperator:
                 pass
             self._changed.clear()
             parents = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._read_parents(), main))
+            budgets = dict(self._budgets)
             try:
-                patches = await asyncio.to_thread(partial(self._patches, dict(self._budgets), parents))
+                patches = await asyncio.to_thread(partial(self._patches, budgets, parents))
             except LedgerError as error:
                 self._note("ledger", f"ledger: {error}")
                 continue
             self._note("ledger", "")
-            for name, patch in patches.items():
+            for number, (name, patch) in enumerate(in_order(patches, budgets)):
+                if number >= _LEAST_WRITES and self._changed.is_set():
+                    break  # changed budgets come first, the next pass has the others
                 await self._write(client, name, patch)
 
     async def _read_parents(self) -> dict[str, str]:
@@ -195,8 +200,8 @@ class BudgetOperator:
                     continue
                 begin = period_at(budget.period, now).begin
                 if begin not in times:
-                    times[begin] = card_times(ledger.database, begin, now)
-                use = _use(budget, times[begin], parents)
+                    times[begin] = subtree_times(card_times(ledger.database, begin, now), parents)
+                use = _use(budget, times[begin])
                 before = obj.get("status") or {}
                 status = with_condition(budget_status(budget, use, now, obj["metadata"].get("generation")), before, now)
                 if status != before:
@@ -227,10 +232,19 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _use(budget: CardBudget, times: Mapping[tuple[str, str], CardTime], parents: Mapping[str, str]) -> BudgetUse:
-    used, held = dict.fromkeys(budget.limits, 0), dict.fromkeys(budget.limits, 0)
-    for (queue, card), use in times.items():
-        if card in used and covers(budget.queue, queue, parents.get):
-            used[card] += use.used
-            held[card] += use.held
-    return BudgetUse(used, held)
+def _use(budget: CardBudget, times: Mapping[tuple[str, str], CardTime]) -> BudgetUse:
+    found = {card: times.get((budget.queue, card)) for card in budget.limits}
+    return BudgetUse(
+        {card: 0 if use is None else use.used for card, use in found.items()},
+        {card: 0 if use is None else use.held for card, use in found.items()},
+    )
+
+
+def in_order(patches: Mapping[str, T], budgets: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, T]]:
+    """Patches of budgets, those whose spec the status does not show yet first."""
+
+    def is_known(name: str) -> bool:
+        shown = (budgets[name].get("status") or {}).get("observedGeneration")
+        return bool(shown == budgets[name]["metadata"].get("generation"))
+
+    return sorted(patches.items(), key=lambda one: is_known(one[0]))

@@ -249,6 +249,8 @@ class HostileTenant:
             if time.monotonic() > deadline:
                 self.violations += [f"Job {name} waits: {status}" for name, status in waiting.items()]
                 break
+            for name in [name for name, status in waiting.items() if (status or {}).get("failed")]:
+                await self._end_programs(name)
             await asyncio.sleep(2)
         for kind in ("cronjobs.batch.volcano.sh", _JOBS, "commands", "deployments", "pods", "podgroups"):
             for each in await self._cluster.list(kind, namespace=HOSTILE_NAMESPACE):
@@ -259,6 +261,15 @@ class HostileTenant:
         """Jobs of the tenant that neither end nor run, with their status."""
         found = await self._cluster.list(_JOBS, namespace=HOSTILE_NAMESPACE)
         return {each["metadata"]["name"]: each.get("status") for each in found if _phase_of(each) not in _SETTLED}
+
+    async def _end_programs(self, job: str) -> None:
+        """The running pods of a Job succeed: one with failed pods may wait for them, and end afterwards."""
+        for each in await self._cluster.list(
+            "pods", namespace=HOSTILE_NAMESPACE, labelSelector=f"volcano.sh/job-name={job}"
+        ):
+            if each["status"].get("phase") == "Running" and not each["metadata"].get("deletionTimestamp"):
+                with contextlib.suppress(RequestError):  # it is gone
+                    await self._kubelet.finish(each["metadata"]["name"], namespace=HOSTILE_NAMESPACE)
 
     async def _victim_runs(self) -> bool:
         found = await self._cluster.get(_JOBS, "victim")

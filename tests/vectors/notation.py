@@ -103,13 +103,17 @@ class VectorHarness(Harness):
         parent: str | None = None,
         capability: Mapping[str, Any] | None = None,
         deserved: Mapping[str, Any] | None = None,
+        guarantee: Mapping[str, Any] | None = None,
+        created: int = 0,
         state: str = "Open",
         annotations: Mapping[str, str] | None = None,
     ) -> None:
-        """Add or replace a NamespaceQueue, written `namespace/name`."""
+        """Add or replace a NamespaceQueue, written `namespace/name`; `created`: seconds after midnight."""
         namespace, _, name = name.partition("/")
         meta = {"namespace": namespace, "uid": f"{namespace}-{name}", "annotations": annotations}
+        meta["creationTimestamp"] = stamp(created)
         spec = {"parent": parent, "capability": capability, "deserved": deserved}
+        spec["guarantee"] = None if guarantee is None else {"resource": guarantee}
         self.object(name, kind="NamespaceQueue", metadata=meta, spec=spec, status={"state": state})
 
     def evict_failed(self, name: str) -> None:

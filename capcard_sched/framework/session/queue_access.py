@@ -15,18 +15,30 @@ from capcard_sched.model.queue import ROOT, ancestors, namespace_rule
 from capcard_sched.model.refusal import Refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from capcard_sched.framework.api.plugin import Plugin
     from capcard_sched.framework.session.snapshot import Snapshot
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
 
 
+def _is_flat_capacity(plugin: Plugin) -> bool:
+    return plugin.name == "capacity" and not plugin.hierarchy
+
+
 class QueueAccess:
     """The refusals of one session, by queue and namespace."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, plugins: Iterable[Plugin]) -> None:
         self._snapshot = snapshot
+        #: Plugins that apply the limits of a queue to its own jobs only.
+        self._flat = [one.name for one in plugins if one.name == "proportion" or _is_flat_capacity(one)]
         self._found: dict[tuple[str, str], tuple[reasons.Reason, str] | None] = {}
-        self._parents = {queue.parent for queue in snapshot.queues.values() if queue.parent}
+        self._children: dict[str, list[str]] = {}
+        for queue in snapshot.queues.values():
+            if queue.parent:
+                self._children.setdefault(queue.parent, []).append(queue.name)
 
     def refusal(self, job: Job, hook: str) -> Refusal | None:
         """The refusal of a job, whatever the usage: by its queue, or at admission for unsupported features of its pods.
@@ -54,7 +66,7 @@ class QueueAccess:
 
     def _is_parent_with_quota(self, queue: Queue) -> bool:
         return (
-            queue.name in self._parents and is_card_quota(queue.annotations.get(CARD_QUOTA)) and self._has_child(queue)
+            queue.name in self._children and is_card_quota(queue.annotations.get(CARD_QUOTA)) and self._has_child(queue)
         )
 
     def _judge(self, job: Job) -> tuple[reasons.Reason, str] | None:
@@ -87,10 +99,14 @@ class QueueAccess:
         if "/" not in queue.name or queue.blocked:
             return queue.blocked
         above = ancestors(queue, self._snapshot.queues)
-        return next((f"queue {one.name} is {one.state}" for one in above if not one.is_open), "")
+        for one in above:
+            if not one.is_open:
+                return f"queue {one.name} is {one.state}"
+            if self._flat and (one.capability or one.deserved or one.guarantee) and one.name != ROOT:
+                return f"{self._flat[0]} limits no queue below {one.name}; capacity with enableHierarchy does"
+        return ""
 
     def _has_child(self, queue: Queue) -> bool:
         """Whether a queue below it is not above it, too: a circle of parents makes no tree."""
-        queues = self._snapshot.queues
-        above = {queue.name, *(one.name for one in ancestors(queue, queues))}
-        return any(each.parent == queue.name and each.name not in above for each in queues.values())
+        above = {queue.name, *(one.name for one in ancestors(queue, self._snapshot.queues))}
+        return any(name not in above for name in self._children[queue.name])

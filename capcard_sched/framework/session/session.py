@@ -79,7 +79,7 @@ class Session:
         self.queues: Final = self.snapshot.queues
         self.nodes: Final = self.snapshot.nodes
         #: The jobs that queues accept.
-        self._queue_access = QueueAccess(self.snapshot)
+        self._queue_access = QueueAccess(self.snapshot, dispatch.plugins)
         #: Bounds the time of each queue's attempts.
         self.deadline = SessionDeadline() if deadline is None else deadline
         #: The state that outlives the session.

@@ -29,6 +29,7 @@ from capcard_sched.model.card_budgets import (
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.device_objects import ResourceClaimObject, ResourceSliceObject
 from capcard_sched.model.held_cards import NO_CARDS, node_inventory
+from capcard_sched.model.namespace_queues import NAMESPACE_QUEUE, queue_node
 from capcard_sched.model.objects import NamespaceObject, NodeObject, PodObject
 from capcard_sched.model.pod_facts import group_of
 from capcard_sched.model.timestamps import parse_time
@@ -49,8 +50,8 @@ _MILLI = 1000
 _ROLLING_LEAST, _ROLLING_MOST = 60_000, 3_600_000
 
 
-#: Phases of PodGroups whose jobs wait for admission or nodes.
 _DEVICES: Final = {"ResourceSlice": ResourceSliceObject, RESOURCE_CLAIM: ResourceClaimObject}
+#: Phases of PodGroups whose jobs wait for admission or nodes.
 _WAITING = (None, "", "Pending", "Inqueue")
 
 
@@ -264,8 +265,9 @@ class CardBudgetController:
         return BudgetUse(used, held)
 
     def _parent(self, name: str) -> str | None:
-        found = self._store.get(QUEUE, "", name)
-        return None if found is None else str(spec(found).get("parent") or "")
+        namespace, slash, local = name.partition("/")
+        found = self._store.get(NAMESPACE_QUEUE, namespace, local) if slash else self._store.get(QUEUE, "", name)
+        return None if found is None else queue_node(found, is_local=bool(slash)).parent
 
 
 def _next_change(budget: CardBudget, use: BudgetUse, now: int, *, is_spent: bool, is_awaited: bool) -> int | None:

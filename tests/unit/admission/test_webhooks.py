@@ -579,6 +579,35 @@ def test_parent_of_a_namespace_queue(parent: str, message: str) -> None:
         assert result.findings == ()
 
 
+def test_a_namespace_queue_with_pods_keeps_its_parent() -> None:
+    known = _with_local_queues(("a", "up", "cluster/q", ""), ("a", "t", "up", "2"))
+    old = {"metadata": {"name": "t", "namespace": "a"}, "spec": {"parent": "up"}}
+    moved = changed(old, "spec.parent", "cluster/none")
+    assert_rejected(
+        check_namespace_queue_object(moved, old, known), "spec.parent", "the queue has allocated pods: 2, which count"
+    )
+    assert check_namespace_queue_object(changed(old, "spec.capability", {"cpu": 1}), old, known).findings == ()
+
+
+def test_namespace_queues_have_sixteen_levels() -> None:
+    known = _with_local_queues(
+        *(("a", f"q{level}", f"q{level - 1}" if level else "cluster/q", "") for level in range(16))
+    )
+    obj = {"metadata": {"name": "t", "namespace": "a"}, "spec": {"parent": "q14"}}
+    assert check_namespace_queue_object(obj, None, known).findings == ()
+    below = changed(obj, "spec.parent", "q15")
+    assert_rejected(check_namespace_queue_object(below, None, known), "spec.parent", "16 or more NamespaceQueues above")
+
+
+def test_namespace_queues_do_not_bound_the_amounts_of_queues() -> None:
+    known = _with_local_queues()
+    spec = QueueSpec(parent="cluster/q", deserved={"cpu": 1000}, capability={"cpu": 1000})
+    known.set_namespace_queue(NamespaceQueueObject(ObjectMeta(name="t", namespace="a"), spec))
+    old = {"metadata": {"name": "q"}, "spec": {"allowedNamespaces": ["*"]}}
+    for field in ("deserved", "capability"):
+        assert not check_queue_object(changed(old, f"spec.{field}", {"cpu": 1}), old, known).errors
+
+
 def test_deletion_of_queues_with_namespace_queues() -> None:
     known = _with_local_queues(("a", "up", "cluster/q", ""), ("a", "down", "up", "2"), ("b", "x", "cluster/q", ""))
     for result, message in (

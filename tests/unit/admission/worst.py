@@ -56,6 +56,11 @@ def _queue(annotations: Json | None = None, **spec: Any) -> Json:
             "annotations": annotations or {}}, "spec": spec}  # fmt: skip
 
 
+def _namespace_queue(annotations: Json | None = None, **spec: Any) -> Json:
+    return {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "NamespaceQueue", "metadata": {"name": "new",
+            "namespace": "n", "annotations": annotations or {}}, "spec": spec}  # fmt: skip
+
+
 def _deployment(annotations: Json | None = None, own: Json | None = None, **pod: Any) -> Json:
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d", "namespace": "n",
             "annotations": own or {}}, "spec": {"template": _template(annotations, pod)}}  # fmt: skip
@@ -156,6 +161,12 @@ _QUEUES: dict[str, Callable[[int], Json]] = {
     "amounts": lambda n: _queue(capability=_invented(n), deserved=dict.fromkeys(_invented(n), "2"),
                                 guarantee={"resource": dict.fromkeys(_invented(n), "x")}),
 }  # fmt: skip
+_NAMESPACE_QUEUES: dict[str, Callable[[int], Json]] = {
+    "annotations": lambda n: _namespace_queue(_noise(n)),
+    "a parent": lambda n: _namespace_queue(parent="a" * n),
+    "amounts": lambda n: _namespace_queue(capability=_invented(n), deserved=dict.fromkeys(_invented(n), "2"),
+                                          guarantee={"resource": dict.fromkeys(_invented(n), "x")}),
+}  # fmt: skip
 _DEPLOYMENTS: dict[str, Callable[[int], Json]] = {
     "annotations": lambda n: _deployment(_noise(n), _noise(n)),
     "resources": lambda n: _deployment(containers=[_container(resources=_limits(n))]),
@@ -168,6 +179,7 @@ WORST = {
         ("Pod", "/pods/validate", _PODS),
         ("PodGroup", "/podgroups/validate", _GROUPS),
         ("Queue", "/queues/validate", _QUEUES),
+        ("NamespaceQueue", "/namespacequeues/validate", _NAMESPACE_QUEUES),
         ("Deployment", "/workloads/validate", _DEPLOYMENTS),
     )
     for name, build in shapes.items()

@@ -7,11 +7,12 @@ from collections.abc import Callable
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from capcard_sched.ledger.budget_use import CardTime, card_times
+from capcard_sched.ledger.budget_use import CardTime, card_times, subtree_times
 from capcard_sched.ledger.database import IN_MEMORY
 from capcard_sched.ledger.rollup import roll_up
 from capcard_sched.ledger.usage_ledger import UsageLedger, open_ledger
 from capcard_sched.simulation.clock import EPOCH
+from capcard_sched.web.budget_operator import in_order
 from tests.unit.ledger.simulated_day import SimulatedDay
 
 #: Milliseconds.
@@ -59,3 +60,21 @@ def test_removed_charges_count_by_day(new_url: Callable[[], str]) -> None:
         before = card_times(ledger.database, BEGIN, end)
         roll_up(ledger.database, BEGIN + 2 * DAY)
         assert used(card_times(ledger.database, BEGIN, end)) == used(before) == day.integral
+
+
+def test_times_of_a_subtree_are_summed_up_once() -> None:
+    parents = {"root": "", "up": "root", "a": "up", "b": "up", "x": "y", "y": "x", "top": ""}
+    times = {
+        (queue, "card"): CardTime(10**number, 1) for number, queue in enumerate(("a", "b", "up", "x", "gone", "top"))
+    }
+    found = {queue: use.used for (queue, _), use in subtree_times(times, parents).items()}
+    assert found == {"a": 1, "b": 10, "up": 111, "x": 1000, "y": 1000, "gone": 10_000, "top": 100_000, "root": 111_111}
+
+
+def test_statuses_of_changed_budgets_are_written_first() -> None:
+    budgets = {
+        name: {"metadata": {"generation": 2}, "status": {"observedGeneration": shown}}
+        for name, shown in (("known", 2), ("changed", 1), ("also-known", 2))
+    } | {"new": {"metadata": {"generation": 1}}}
+    patches = dict.fromkeys(budgets, "")
+    assert [name for name, _ in in_order(patches, budgets)] == ["changed", "new", "known", "also-known"]

@@ -159,6 +159,18 @@ def test_a_status_in_the_input_is_the_starting_point(used: str, admitted: bool) 
     assert status["spent"]
 
 
+def test_pods_of_a_namespace_queue_spend_the_budget_of_the_queue_above() -> None:
+    queue, local = _queue("q"), _queue("t")
+    queue["spec"] = {"allowedNamespaces": ["default"]}
+    local |= {"kind": "NamespaceQueue", "spec": {"parent": "cluster/q"}}
+    local["metadata"]["namespace"] = "default"
+    given = [_node(), queue, local, card_budget("b", "q", 10), _job("j", "namespace/t", 4, 3)]
+    run, _ = simulation(given, 10 * 3600 * SECOND, "budget")
+    [status] = [one["status"] for one in run.finish().store.list("CardBudget")]
+    assert status["used"] == {H200: "12.00h"}
+    assert status["spent"]
+
+
 def test_free_card_hours_end_the_wait_in_a_rolling_period() -> None:
     budget = card_budget("b", "q", 8, period="rolling30d")
     later = {"at": "2h", "create": _job("second", "q", 1, 1)}
