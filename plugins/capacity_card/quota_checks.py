@@ -135,6 +135,9 @@ class QuotaChecks(CardSelection):
         content = self._usage_in(own, own=True).content
         return self._renames, quantities, content, own.quota, queue.state, bool(job.pending), *above
 
+    def reservation_changed(self, job: Job) -> None:
+        self.ledger.reassess(job)
+
     def job_enqueued(self, job: Job) -> None:
         self.ledger.admit(job)
 
