@@ -15,7 +15,12 @@ from capcard_sched.insight.attempt import JobAttempt, behind_head, may_never_sta
 from capcard_sched.insight.lists import wanted_pods
 from capcard_sched.insight.object_view import StoreObjects
 from capcard_sched.insight.preemption import begin_trial
-from capcard_sched.insight.unscheduled import diagnose_by_conditions, diagnose_unscheduled, foreign_members
+from capcard_sched.insight.unscheduled import (
+    diagnose_by_conditions,
+    diagnose_unscheduled,
+    foreign_members,
+    with_foreign,
+)
 from capcard_sched.model.annotations import CLOSED_BY_PARENT
 from capcard_sched.model.diagnosis import ObjectProblem
 from capcard_sched.model.queue import ROOT, ancestors
@@ -139,10 +144,7 @@ def explain(
             trial = begin_trial(core, objects, job, now)
         closed = _closed_by(objects, found)
         if foreign and job.valid_tasks < job.min_available:
-            facts = tuple(dict.fromkeys((found.summary, *found.facts)))
-            found = msgspec.structs.replace(
-                found, stage="Incomplete", summary=f"The gang is not complete: {foreign}", facts=facts
-            )
+            found = with_foreign(found, foreign)
         elif foreign:
             closed = [*closed, foreign]
         found = msgspec.structs.replace(

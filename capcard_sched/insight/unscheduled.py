@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from capcard_sched.controllers.objects import annotations_of, controller_of, is_owned, job_phase, spec
+from capcard_sched.framework.explain.limit_causes import INCOMPLETE
 from capcard_sched.framework.explain.sentences import plain
 from capcard_sched.model.diagnosis import JobDiagnosis, PendingPods
 from capcard_sched.model.kinds import kind_of
@@ -117,6 +118,13 @@ def foreign_members(snapshot: CoreSnapshot, objects: ObjectView, job: Job) -> st
         f"{escaped(scheduler)}: {brief(sorted(names))}"
         for scheduler, names in sorted(found.items())
     )
+
+
+def with_foreign(found: JobDiagnosis, foreign: str) -> JobDiagnosis:
+    """The diagnosis of a gang that lacks the members of another scheduler, as of `foreign_members`."""
+    # The scheduler counts its own pods alone: "2 of 3 pods exist" is false.
+    facts = [fact for fact in dict.fromkeys((found.summary, *found.facts)) if not fact.startswith(INCOMPLETE)]
+    return msgspec.structs.replace(found, stage="Incomplete", summary=f"{INCOMPLETE} {foreign}", facts=tuple(facts))
 
 
 #: Reasons of events of the job controller about a Job that gets no PodGroup.

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _NOT_VALID: Final = frozenset({TaskStatus.RELEASING, TaskStatus.FAILED, TaskStatus.UNKNOWN})
 
 
+#: The beginning of the sentence about missing members of a gang.
+INCOMPLETE: Final = "The gang is not complete:"
 _POD_COUNTS: Final = {1: "The next pod starts", 2: "Both pods start"}
 
 
@@ -134,12 +136,12 @@ def _missing_members(data: JobFacts) -> str:
         if pods < minimum:
             parts.append(f"task {role} has {pods} of {plural(minimum, 'pod')}")
     if parts:
-        return f"The gang is not complete: {', '.join(parts)}"
+        return f"{INCOMPLETE} {', '.join(parts)}"
     if job.valid_tasks < job.min_available:
         verb = form(job.valid_tasks, "exists", "exist")
-        return f"The gang is not complete: {job.valid_tasks} of {plural(job.min_available, 'pod')} {verb}"
+        return f"{INCOMPLETE} {job.valid_tasks} of {plural(job.min_available, 'pod')} {verb}"
     lines = [] if job.groups is None else shortages_of(job.groups, job.groups.complete(), "exist")
-    return f"The gang is not complete: {'; '.join(lines)}" if lines else ""
+    return f"{INCOMPLETE} {'; '.join(lines)}" if lines else ""
 
 
 # --- pods -----------------------------------------------------------------------------------------------------------

@@ -63,6 +63,8 @@ class RepairQueueFix(FixKind):
                 texts.append(f"the quota {json.dumps(amount)} of {card}, which is no number of cards, is removed")
             elif amount != after[meant] or isinstance(amount, float):
                 texts.append(f"the quota {json.dumps(amount)} of {meant} becomes {after[meant]}")
+        if not texts:  # the names and amounts are right
+            texts.append(f"{CARD_QUOTA} becomes a JSON object")
         return f"queue {change.target[2]}: {', '.join(texts)}"
 
 
