@@ -39,7 +39,10 @@ _WORDS: Final = {JOB: "vcjob", BATCH_JOB: "job"}
 _KINDS: Final = {
     "vcjob": JOB,
     "job": BATCH_JOB,
-    **{kind.lower(): kind for kind in (POD, QUEUE, _NODE, "PodGroup", "Deployment", "StatefulSet", "ReplicaSet", "ResourceQuota")},
+    **{
+        kind.lower(): kind
+        for kind in (POD, QUEUE, _NODE, "PodGroup", "Deployment", "StatefulSet", "ReplicaSet", "ResourceQuota")
+    },
 }
 
 
