@@ -23,6 +23,7 @@ from capcard_sched.insight.unscheduled import (
 )
 from capcard_sched.model.annotations import CLOSED_BY_PARENT
 from capcard_sched.model.diagnosis import ObjectProblem
+from capcard_sched.model.kinds import BATCH_JOB
 from capcard_sched.model.queue import ROOT, ancestors
 from capcard_sched.model.quoting import command
 from capcard_sched.model.reasons import GROUP_EVICTED
@@ -79,6 +80,8 @@ def _find_in(core: Core, objects: ObjectView, namespace: str, name: str) -> Subj
     for word, known in WORKLOAD_KINDS.items():
         if kind in {"", word}:
             obj = objects.get(known, namespace, plain)
+            if obj is None and word == "job":
+                obj = objects.get(BATCH_JOB, namespace, plain)
             if obj is not None:
                 return Subject(None, obj)
     return None
@@ -91,7 +94,7 @@ def _owner(objects: ObjectView, job: Job) -> Json | None:
         return objects.get("PodGroup", job.namespace, job.name)
     known = WORKLOAD_KINDS.get(kind)
     if known == "Job" and not is_of_vcjob(job):
-        return None  # a batch/v1 Job
+        known = BATCH_JOB
     return objects.get(known, job.namespace, name) if known is not None else None
 
 

@@ -15,8 +15,8 @@ from capcard_sched.admission.jobs import check_job_update
 from capcard_sched.admission.review import ClusterView
 from capcard_sched.controllers.objects import JOB, POD, POD_GROUP, QUEUE, Key, merge_diff, spec
 from capcard_sched.insight.changes import UnknownObjectError
-from capcard_sched.insight.fixes.scene import BATCH_JOB
 from capcard_sched.model.annotations import CLOSED_BY_PARENT
+from capcard_sched.model.kinds import BATCH_JOB
 from capcard_sched.model.objects import Taint
 from capcard_sched.model.queue import ancestors
 from capcard_sched.model.quoting import command

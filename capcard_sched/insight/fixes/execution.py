@@ -32,8 +32,8 @@ from capcard_sched.controllers.objects import (
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.insight.changes import UnknownObjectError, annotate, remove_taint, set_spec, set_unschedulable
 from capcard_sched.insight.fixes.commands import parse, set_at
-from capcard_sched.insight.fixes.scene import BATCH_JOB
 from capcard_sched.model.annotations import CLOSED_BY_PARENT, GROUP_MIN_MEMBER, POD_QUEUE_NAME
+from capcard_sched.model.kinds import BATCH_JOB
 from capcard_sched.model.numbers import whole_number
 from capcard_sched.model.objects import QueueObject
 from capcard_sched.model.quantity import QuantityError, base_amount, format_amount
