@@ -367,8 +367,8 @@ def _check_feasible(cards: Sequence[str], queue: str, inventory: Inventory, fiel
         absent = [card for card in quota if card not in inventory.cards] if inventory.has_nodes else []
         for card in cards if absent else ():
             # The quota is misspelt, not the pods.
-            if card in inventory.cards and (close := _alike(card, absent)):
-                message += f": its quota names {close}, which no node in the input provides; did you mean {card}?"
+            if card in inventory.cards and (wrong := _alike(card, absent)):
+                message += f": its quota names {wrong}, which no node in the input provides; did you mean {card}?"
                 accepted = card
                 break
         yield Finding("warning", field, message, accepted)

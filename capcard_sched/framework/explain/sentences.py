@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 from capcard_sched.model.diagnosis import MOST_LISTED, LimitUse
 from capcard_sched.model.quantity import shown_amount
 from capcard_sched.model.quoting import brief
-from capcard_sched.model.resources import PODS
 from capcard_sched.model.selectors import BLOCKING_EFFECTS
 
 if TYPE_CHECKING:
@@ -30,9 +29,7 @@ def amount_of(resource: str, value: float | None) -> str:
 
 
 def quantity(resource: str, value: float | None) -> str:
-    """`8 NVIDIA-H200`, `12 cpu`, `16Gi memory`, `1 pod`."""
-    if resource == PODS and value == 1:
-        return "1 pod"
+    """`8 NVIDIA-H200`, `12 cpu`, `16Gi memory`."""
     return f"{amount_of(resource, value)} {resource}"
 
 
