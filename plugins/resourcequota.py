@@ -10,7 +10,7 @@ from capcard_sched.model.limits import format_quota_amount
 from capcard_sched.model.reasons import RESOURCE_QUOTA_INSUFFICIENT
 from capcard_sched.model.refusal import Figures, Limiter, Refusal
 from capcard_sched.model.resources import PODS
-from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, Vote
+from capcard_sched.model.status import BOUND_STATUSES, COMPLETED_STATUSES, PodGroupPhase, Vote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,9 +29,9 @@ class ResourceQuota(Plugin):
     """Admits a job only when its `minResources` fit every ResourceQuota of its namespace.
 
     Names match literally: a quota on `requests.cpu` limits jobs that name `requests.cpu`, as those of the controllers
-    do beside `cpu`. Scopes of quotas are ignored. The usage of a quota includes existing pods: pods of jobs that are
-    not admitted are subtracted, so that each job counts once, in job order; admitted jobs reserve the usage of their
-    pods until these are created.
+    do beside `cpu`. Scopes of quotas are ignored. The usage of a quota includes existing pods: pods without a node of
+    jobs that are not admitted are subtracted, so that each job counts once, in job order; admitted jobs reserve the
+    usage of their pods until these are created.
     """
 
     name = "resourcequota"
@@ -62,7 +62,7 @@ class ResourceQuota(Plugin):
             if job.phase is PodGroupPhase.INQUEUE and awaits_pods(job):
                 self._reserved.put(key, _unmet(job))
             elif session.is_pending_phase(job) and job.tasks:
-                self._waiting.put(key, _counts(job))
+                self._waiting.put(key, _waiting(job))
 
     def job_enqueueable(self, job: Job) -> Vote | Refusal:
         quotas = self._quotas.get(job.namespace, _NOTHING)
@@ -139,14 +139,27 @@ def _counts(job: Job) -> dict[str, int]:
     """The quota usage of the job's pods, by the names of its `minResources`."""
     assert job.min_quota is not None
     live = [task for task in job.tasks.values() if task.status not in COMPLETED_STATUSES]
-    return {name: _counted(name, job, live) for name in job.min_quota}
+    return {name: _counted(name, len(job.tasks), live) for name in job.min_quota}
+
+
+def _held(job: Job) -> Mapping[str, int]:
+    """The part of `_counts` of the pods on nodes: they exist whether the job is admitted or not."""
+    assert job.min_quota is not None
+    held = [task for task in job.tasks.values() if task.status in BOUND_STATUSES] if job.bound else []
+    return {name: _counted(name, len(held), held) for name in job.min_quota} if held else _NO_AMOUNTS
+
+
+def _waiting(job: Job) -> dict[str, int]:
+    """The quota usage of the pods of a job that is not admitted, without those on nodes."""
+    held = _held(job)
+    return {name: amount - held.get(name, 0) for name, amount in _counts(job).items()}
 
 
 def _need(job: Job) -> dict[str, int]:
-    """The quota usage of the job once admitted: the larger of its minimum and its pods."""
+    """The quota usage of the job once admitted, the larger of its minimum and its pods, beyond its pods on nodes."""
     assert job.min_quota is not None
-    counts = _counts(job) if job.tasks else _NO_AMOUNTS
-    return {name: max(amount, counts.get(name, 0)) for name, amount in job.min_quota.items()}
+    counts, held = _counts(job) if job.tasks else _NO_AMOUNTS, _held(job)
+    return {name: max(amount, counts.get(name, 0)) - held.get(name, 0) for name, amount in job.min_quota.items()}
 
 
 def _unmet(job: Job) -> dict[str, int]:
@@ -156,10 +169,10 @@ def _unmet(job: Job) -> dict[str, int]:
     return {name: max(0, amount - counts.get(name, 0)) for name, amount in job.min_quota.items()}
 
 
-def _counted(name: str, job: Job, live: list[Task]) -> int:
+def _counted(name: str, existing: int, live: list[Task]) -> int:
     """The usage of existing pods under one quota name: `count/pods` includes finished pods, other names do not."""
     if name == _COUNT:
-        return 1000 * len(job.tasks)
+        return 1000 * existing
     if name == PODS:
         return 1000 * len(live)
     if name.startswith(_LIMITS):

@@ -14,7 +14,7 @@ from capcard_sched.model.kinds import group_of, is_native, kind_of
 from capcard_sched.model.objects import ObjectMeta, QueueObject
 from capcard_sched.validation.checks import Finding
 from capcard_sched.validation.inventory import as_map, as_maps, object_name, value_at
-from capcard_sched.validation.names import check_labels, check_qualified
+from capcard_sched.validation.names import check_annotation_key, check_labels
 from capcard_sched.validation.pod_templates import check_pod_template
 from capcard_sched.validation.structure import check_fields
 from capcard_sched.validation.templates import JOB_TEMPLATE, job_of_cron, templates_of
@@ -56,7 +56,7 @@ class FileView:
         metadata = as_map(obj.get("metadata"))
         yield from check_labels(metadata.get("labels"), "metadata.labels")
         for key in as_map(metadata.get("annotations")):
-            yield from check_qualified(key, "metadata.annotations")
+            yield from check_annotation_key(key, "metadata.annotations")
         kind, job = kind_of(obj), job_of_cron(obj)
         if job is not None:
             problems = list(check_fields("Job", job)) if kind_of(job) == "Job" else []

@@ -56,7 +56,7 @@ def _lines(queue: dict[str, Any]) -> list[dict[str, Any]]:
     for resource, (limit, allocated) in queue["resources"].items():
         used, quota = in_units(resource, allocated), None if limit is None else in_units(resource, limit)
         if used or quota:
-            free = None if quota is None else max(0.0, quota - used)
+            free = None if quota is None else queue["usable"].get(resource)
             lines.append({"card": resource, "quota": quota, "used": used, "free": free})
     name = "  " * queue.get("depth", 0) + queue["name"]
     lines = lines or [{}]
@@ -120,12 +120,19 @@ LISTING: Final = Listing(
 
 def read_queues(found: ClusterSource) -> list[dict[str, Any]]:
     """The items of `queue list`."""
+    from capcard_sched.framework.explain.capacity import CapacityReader
+    from capcard_sched.framework.explain.limits import LimitReader
     from capcard_sched.framework.explain.queue_uses import queue_uses
 
-    labels = {name: dict(queue.labels) for name, queue in found.core.snapshot().state.queues.items()}
-    return [
-        {**msgspec.to_builtins(use), "labels": labels.get(use.name, {})} for use in queue_uses(found.core.snapshot())
-    ]
+    snapshot = found.core.snapshot()
+    limits = LimitReader(snapshot, CapacityReader(snapshot))
+    labels = {name: dict(queue.labels) for name, queue in snapshot.state.queues.items()}
+    items: list[dict[str, Any]] = []
+    for use in queue_uses(snapshot):
+        named = [resource for resource, (limit, _) in use.resources.items() if limit is not None]
+        free = {resource: limits.usable(use.name, resource) for resource in named}
+        items.append({**msgspec.to_builtins(use), "usable": free, "labels": labels.get(use.name, {})})
+    return items
 
 
 _HELP: Final = """List queues with jobs, and per card and resource used amount, quota, reserved and free amounts.

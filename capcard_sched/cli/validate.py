@@ -269,7 +269,7 @@ class Checker:
                 if not figures.limit and not above:
                     message = f"can never start: queue {owner} has no quota for {name} (needs {needed})"
                 if not owner:
-                    pods = f"{figures.requested} pods with {name}"
+                    pods = f"{plural(figures.requested, 'pod')} with {name}"
                     message = (
                         f"can never start: needs {pods}, and the nodes of the input have space for {figures.limit}"
                     )

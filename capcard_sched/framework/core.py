@@ -18,6 +18,7 @@ from capcard_sched.framework.session.action import SessionProgress
 from capcard_sched.framework.session.carry_over import CarryOver
 from capcard_sched.framework.session.failed_attempts import FailedAttempts
 from capcard_sched.framework.session.half_gangs import HALF_GANG_SECONDS, HalfGangs
+from capcard_sched.framework.session.oversized_jobs import mark_oversized
 from capcard_sched.framework.session.report import SessionReport, Timing
 from capcard_sched.framework.session.results import reference
 from capcard_sched.framework.session.session import Session
@@ -353,6 +354,7 @@ class Core:
                 session.results.record_failure(name, hook, error)
                 self._keep_dirty(changed)
             self._time(session, "plugin", name, "OnSessionOpen", began)
+        mark_oversized(session)
         return session
 
     def _time(

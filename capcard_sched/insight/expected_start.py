@@ -294,10 +294,10 @@ class Forecast:
         )
 
     def _reason(self, job: UnfinishedJob, holding: set[str]) -> str:
-        """Why no start is known: the jobs of its queue, or with its card, that do not end in the runs."""
+        """Why no start is known: the jobs that do not end, of its queue or with its card; without any, all others."""
         others = [other for key in holding if (other := self._jobs.get(key)) is not None]
         in_the_way = [other for other in others if other.shape.queue == job.shape.queue or _share_card(other, job)]
-        open_end = sorted(other.key for other in in_the_way)
+        open_end = sorted(other.key for other in in_the_way or others)
         if not open_end:
             return _NOT_BY_ENDS
         return f"no estimate of the end of {brief([self._name(key) for key in open_end], _MOST_NAMES)}"

@@ -15,9 +15,15 @@ from capcard_sched.insight.attempt import JobAttempt, behind_head, may_never_sta
 from capcard_sched.insight.lists import wanted_pods
 from capcard_sched.insight.object_view import StoreObjects
 from capcard_sched.insight.preemption import begin_trial
-from capcard_sched.insight.unscheduled import diagnose_by_conditions, diagnose_unscheduled, foreign_members
+from capcard_sched.insight.unscheduled import (
+    diagnose_by_conditions,
+    diagnose_unscheduled,
+    foreign_members,
+    with_foreign,
+)
 from capcard_sched.model.annotations import CLOSED_BY_PARENT
 from capcard_sched.model.diagnosis import ObjectProblem
+from capcard_sched.model.kinds import BATCH_JOB
 from capcard_sched.model.namespace_queues import queue_ref
 from capcard_sched.model.queue import ROOT, ancestors
 from capcard_sched.model.quoting import command
@@ -75,6 +81,8 @@ def _find_in(core: Core, objects: ObjectView, namespace: str, name: str) -> Subj
     for word, known in WORKLOAD_KINDS.items():
         if kind in {"", word}:
             obj = objects.get(known, namespace, plain)
+            if obj is None and word == "job":
+                obj = objects.get(BATCH_JOB, namespace, plain)
             if obj is not None:
                 return Subject(None, obj)
     return None
@@ -87,7 +95,7 @@ def _owner(objects: ObjectView, job: Job) -> Json | None:
         return objects.get("PodGroup", job.namespace, job.name)
     known = WORKLOAD_KINDS.get(kind)
     if known == "Job" and not is_of_vcjob(job):
-        return None  # a batch/v1 Job
+        known = BATCH_JOB
     return objects.get(known, job.namespace, name) if known is not None else None
 
 
@@ -140,10 +148,7 @@ def explain(
             trial = begin_trial(core, objects, job, now)
         closed = _closed_by(objects, found)
         if foreign and job.valid_tasks < job.min_available:
-            facts = tuple(dict.fromkeys((found.summary, *found.facts)))
-            found = msgspec.structs.replace(
-                found, stage="Incomplete", summary=f"The gang is not complete: {foreign}", facts=facts
-            )
+            found = with_foreign(found, foreign)
         elif foreign:
             closed = [*closed, foreign]
         found = msgspec.structs.replace(

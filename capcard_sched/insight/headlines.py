@@ -15,7 +15,12 @@ from capcard_sched.framework.explain.limits import LimitReader
 from capcard_sched.insight.attempt import JobAttempt, behind_head, may_never_start
 from capcard_sched.insight.forked_copy import RunningCopy
 from capcard_sched.insight.object_view import DeltaObjects, full_name, vcjob_key, vcjobs_of
-from capcard_sched.insight.unscheduled import diagnose_by_conditions, diagnose_unscheduled
+from capcard_sched.insight.unscheduled import (
+    diagnose_by_conditions,
+    diagnose_unscheduled,
+    foreign_members,
+    with_foreign,
+)
 from capcard_sched.model.losses import losses_of
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.workload import WORKLOAD_KINDS, is_of_vcjob, workload_of
@@ -132,7 +137,10 @@ class HeadlineReader:
             else:
                 diagnosed += 1
                 found = diagnose_job(snapshot, job, now=now, limits=limits)
-                yield job.key, self._tried(job, owner, found, now, attempts=attempts)
+                if job.valid_tasks < job.min_available and (foreign := foreign_members(snapshot, objects, job)):
+                    yield job.key, with_foreign(found, foreign)
+                else:
+                    yield job.key, self._tried(job, owner, found, now, attempts=attempts)
         for (namespace, name), obj in vcjobs.items():
             if job_phase(obj) not in FINISHED:
                 other = diagnose_unscheduled(snapshot, objects, None, obj, now)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from capcard_sched.controllers.objects import annotations_of, controller_of, is_owned, job_phase, spec
+from capcard_sched.framework.explain.limit_causes import INCOMPLETE
 from capcard_sched.framework.explain.sentences import plain
 from capcard_sched.model.diagnosis import JobDiagnosis, PendingPods
-from capcard_sched.model.kinds import kind_of
+from capcard_sched.model.kinds import BATCH_JOB, kind_of
 from capcard_sched.model.pod_facts import group_of
 from capcard_sched.model.quoting import brief, command, escaped, plural
 from capcard_sched.model.status import TaskStatus
@@ -49,12 +50,17 @@ def diagnose_unscheduled(
 
 
 def _diagnose(snapshot: CoreSnapshot, objects: ObjectView, job: Job | None, obj: Json) -> JobDiagnosis | None:
-    kind, meta = str(obj.get("kind")), obj["metadata"]
-    phase = job_phase(obj) if kind == "Job" else ""
+    kind, meta, is_vcjob = str(obj.get("kind")), obj["metadata"], kind_of(obj) == "Job"
+    phase = job_phase(obj) if is_vcjob else ""
     if phase in _SUSPENDED:
         resumes = command("capcard-sched", "job", "resume", meta["name"], "-n", meta["namespace"])
         headline = f"Job {meta['name']} is suspended (phase {phase})"
         return _diagnosis(obj, job, "Suspended", headline, f"`{resumes}` resumes it")
+    if kind_of(obj) == BATCH_JOB and spec(obj).get("suspend"):
+        resumed = command(
+            "kubectl", "-n", meta["namespace"], "patch", "job", meta["name"], "--type", "merge", "-p", _RESUMED
+        )
+        return _diagnosis(obj, job, "Suspended", f"Job {meta['name']} is suspended", f"`{resumed}` resumes it")
     foreign = sorted(
         {template.scheduler or "default-scheduler" for template in templates_of(obj)} - snapshot.state.scheduler_names
     )
@@ -69,13 +75,13 @@ def _diagnose(snapshot: CoreSnapshot, objects: ObjectView, job: Job | None, obj:
     if job is None or not job.tasks:
         possible = sum(template.replicas for template in templates if not template_text(template.body))
         reasons = list(dict.fromkeys(filter(None, (template_text(template.body) for template in templates))))
-        least = (obj.get("spec") or {}).get("minAvailable") if kind == "Job" else None
+        least = (obj.get("spec") or {}).get("minAvailable") if is_vcjob else None
         if reasons and possible < (least or sum(template.replicas for template in templates)):
             summary = f"The pods of {kind} {meta['name']} are never bound: {reasons[0]}"
             return _diagnosis(obj, job, "Unsupported", summary, *reasons[1:])
     if job is not None:
         return None
-    if kind == "Job":
+    if is_vcjob:
         failures = [
             event
             for event in objects.events("Job", str(meta.get("namespace") or "default"), meta["name"])
@@ -119,6 +125,15 @@ def foreign_members(snapshot: CoreSnapshot, objects: ObjectView, job: Job) -> st
     )
 
 
+def with_foreign(found: JobDiagnosis, foreign: str) -> JobDiagnosis:
+    """The diagnosis of a gang that lacks the members of another scheduler, as of `foreign_members`."""
+    # The scheduler counts its own pods alone: "2 of 3 pods exist" is false.
+    facts = [fact for fact in dict.fromkeys((found.summary, *found.facts)) if not fact.startswith(INCOMPLETE)]
+    return msgspec.structs.replace(found, stage="Incomplete", summary=f"{INCOMPLETE} {foreign}", facts=tuple(facts))
+
+
+#: The patch of a Job of Kubernetes that is suspended.
+_RESUMED: Final = '{"spec": {"suspend": false}}'
 #: Reasons of events of the job controller about a Job that gets no PodGroup.
 _CONTROLLER_FAILURES: Final = frozenset({"PluginError", "PVCError", "PodGroupError", "FailedCreate"})
 _CONTROLLER: Final = (

@@ -206,6 +206,8 @@ class Job:
     owner_job: str = ""
     #: Whether a task joined the job since its PodGroup was created, also when it is gone by now.
     had_tasks: bool = False
+    #: Whether no set of nodes holds its minimum, as of the last session: it reserves nothing.
+    is_oversized: bool = False
     #: Whether the minimum was bound at some time since the job last had no bound task: `note_whole`.
     was_whole: bool = False
     #: All tasks by uid, completed ones included.

@@ -286,6 +286,8 @@ KINDS: Final[tuple[Kind, ...]] = (
 )
 KIND_BY_NAME: Final = {kind.name: kind for kind in KINDS}
 #: Group and name of further kinds that own pods. Two of them share their name with a kind of the table.
+#: A Job of Kubernetes, whose kind is that of a Job of Volcano.
+BATCH_JOB: Final = "Job.batch/v1"
 _OWNERS: Final = frozenset({("apps", "DaemonSet"), ("batch", "Job"), ("batch", "CronJob")})
 _OWNER_NAMES: Final = frozenset(name for _, name in _OWNERS)
 

@@ -34,6 +34,15 @@ def stranded_of(tasks: Iterable[Task]) -> list[str]:
     return _sentences(found)
 
 
+def terminating_of(tasks: Iterable[Task]) -> list[str]:
+    """`pod a is terminating on node n1`, one sentence per node, without the pods of `stranded_of`."""
+    return _sentences(
+        (task, f"{{}} terminating on node {task.node.name}")
+        for task in tasks
+        if task.status is TaskStatus.RELEASING and task.node is not None and not lost_word(task.node)
+    )
+
+
 def losses_of(tasks: Iterable[Task]) -> list[str]:
     """Both, failures first."""
     members = list(tasks)

@@ -58,7 +58,7 @@ CAN_NEVER_START = Reason(
 )
 TOO_FEW_PLACES = Reason(
     "CanNeverStart",
-    "can never start: needs {needed} pods with <{resource}>, and the nodes have space for {limit}",
+    "can never start: needs {needed} with <{resource}>, and the nodes have space for {limit}",
 )
 GET_TASK_REQUEST_RESOURCE_FAILED = Reason(
     "GetTaskRequestResourceFailed", "Get request resource failed, Queue <{queue}>, error: <{error}>"

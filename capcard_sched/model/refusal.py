@@ -9,6 +9,7 @@ import msgspec
 
 from capcard_sched.model import reasons
 from capcard_sched.model.quantity import format_amount
+from capcard_sched.model.quoting import plural
 from capcard_sched.model.reasons import CAN_NEVER_START, TOO_FEW_PLACES, Reason, without_numbers
 
 #: Reason of `PodScheduled=False` of the pods of a refused job, by reason of the refusal, and else by its hook.
@@ -80,7 +81,7 @@ class ExceededLimit(msgspec.Struct, frozen=True):
         """The message of `CanNeverStart` for a job of a queue."""
         name, needed, limit = self.figures.resource, self.figures.requested, self.figures.limit
         if not self.queue:
-            return TOO_FEW_PLACES.render(needed=needed, limit=limit, resource=name)
+            return TOO_FEW_PLACES.render(needed=plural(needed, "pod"), limit=limit, resource=name)
         message = CAN_NEVER_START.render(
             needed=format_amount(name, needed), limit=format_amount(name, limit), resource=name, queue=self.queue
         )

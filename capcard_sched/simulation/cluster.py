@@ -23,6 +23,7 @@ from capcard_sched.simulation.kinds import NAMESPACE
 from capcard_sched.simulation.kubelet import Kubelet
 from capcard_sched.simulation.scenario import InputError
 from capcard_sched.simulation.store import AlreadyExistsError, Store, merged
+from capcard_sched.simulation.workloads.batch_jobs import BatchJobController
 from capcard_sched.simulation.workloads.card_budgets import CardBudgetController
 from capcard_sched.simulation.workloads.claims import ResourceClaimController
 from capcard_sched.simulation.workloads.controller_runner import ControllerRunner, EventRecorder, JobAdoption
@@ -122,6 +123,7 @@ class SimulatedCluster:
             DeploymentController(self.store),
             StatefulSetController(self.store),
             ReplicaSetController(self.store),
+            BatchJobController(self.store),
             JobAdoption(self.store),
             *(
                 ControllerRunner(self.store, self.recorder, controller)

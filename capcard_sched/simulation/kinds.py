@@ -4,7 +4,7 @@ from functools import cache
 from typing import Final
 
 from capcard_sched.controllers.owner_rules import built_in_rules
-from capcard_sched.model.kinds import KIND_BY_NAME, KINDS
+from capcard_sched.model.kinds import BATCH_JOB, KIND_BY_NAME, KINDS
 from capcard_sched.model.kube_groups import KUBE_API
 
 NODE: Final = "Node"
@@ -33,14 +33,14 @@ def _owners() -> frozenset[str]:
 
 def is_known(kind: str) -> bool:
     """Whether the kind is served: the scheduler or a controller reads it, or it is a template of PodGroups."""
-    return kind in KIND_BY_NAME or kind in _owners() or kind in _TEMPLATES
+    return kind in KIND_BY_NAME or kind == BATCH_JOB or kind in _owners() or kind in _TEMPLATES
 
 
 def is_namespaced(kind: str) -> bool | None:
     """None when the kind is unknown, and so is its scope."""
     known = KIND_BY_NAME.get(kind)
     if known is None:
-        return True if kind in _owners() or kind in _TEMPLATES else None
+        return True if is_known(kind) else None
     return known.namespaced
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from capcard_sched.controllers.objects import DEPLOYMENT, JOB, POD_GROUP, REPLICA_SET, STATEFUL_SET, status
 from capcard_sched.model.intents import Bind, Evict, UpdatePodGroup
+from capcard_sched.model.kinds import BATCH_JOB
 from capcard_sched.model.timestamps import format_span
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.cluster import SimulatedCluster
@@ -245,13 +246,15 @@ def _replicas(scenario: Scenario) -> int:
     for kind, body in [entry[:2] for entry in scenario.entries] + [(op.kind, op.body) for op in scenario.operations]:
         if kind in (DEPLOYMENT, REPLICA_SET, STATEFUL_SET):
             count += _count(body.get("spec"))
+        elif kind == BATCH_JOB:
+            count += _count(body.get("spec"), "parallelism")
         elif kind == JOB and isinstance(body.get("spec"), dict):
             tasks = body["spec"].get("tasks")
             count += sum(map(_count, tasks)) if isinstance(tasks, list) else 0
     return count
 
 
-def _count(holder: object) -> int:
+def _count(holder: object, field: str = "replicas") -> int:
     """The body of a patch is validated when it is applied, so any value is possible here."""
-    replicas = holder.get("replicas", 1) if isinstance(holder, dict) else 0
+    replicas = holder.get(field, 1) if isinstance(holder, dict) else 0
     return max(replicas, 0) if isinstance(replicas, int) else 0

@@ -122,7 +122,7 @@ class Spelling:
         """Unsupported keys under our prefixes to the supported key that they resemble, in order."""
         found = {}
         for key in sorted(annotations):
-            if key not in self._known and key.startswith(keys.OWN_PREFIXES) and len(key) < _LONG_KEY:
+            if key not in self._known and key.lower().startswith(keys.OWN_PREFIXES) and len(key) < _LONG_KEY:
                 meant = self._meant(key)
                 if meant:
                     found[key] = meant
@@ -138,7 +138,7 @@ class Spelling:
     def _meant(self, key: str) -> str:
         found = self._compared.get(key, "")
         if not found and key not in self._compared and len(self._compared) < _MOST_COMPARED:
-            close = difflib.get_close_matches(key, self._known, n=1, cutoff=0.85)
+            close = difflib.get_close_matches(key.lower(), self._known, n=1, cutoff=0.85)
             found = self._compared[key] = close[0] if close else ""
         return found
 

@@ -237,6 +237,14 @@ RULES: dict[str, Rules] = {
     "Deployment": _WORKLOAD_RULES,
     "ReplicaSet": _WORKLOAD_RULES,
     "StatefulSet": (*_WORKLOAD_RULES, *_under("spec volumeClaimTemplates *", _CLAIM_RULES)),
+    "Job.batch/v1": (
+        ("spec parallelism", _COUNT),
+        ("spec completions", _COUNT),
+        ("spec backoffLimit", _COUNT),
+        ("status succeeded", _COUNT),
+        ("status failed", _COUNT),
+        *_under("spec template", _TEMPLATE_RULES),
+    ),
     "Job": (
         ("spec minAvailable", _COUNT),
         ("spec maxRetry", _COUNT),

@@ -65,6 +65,8 @@ class Inventory:
         #: Device resource to the thousandths whose model no label names.
         self.unlabelled: dict[str, int] = {}
         self.has_nodes = False
+        #: Name of a node to its labels.
+        self.node_labels: dict[str, dict[str, str]] = {}
         #: Whether queues without a card quota have no limit of cards.
         self.unlimited_cards = plugins is not None and plugins.unlimited_cards
         #: How pods without a card name are charged.
@@ -93,8 +95,10 @@ class Inventory:
                 self._nodes[queue] = node
             elif kind_of(obj) == "Node":
                 self.has_nodes = True
+                labels = texts(obj, "metadata", "labels")
+                self.node_labels[object_name(obj)] = labels
                 self.offered.update(name for name, amount in allocatable(obj).items() if amount)
-                offered = discover_cards(texts(obj, "metadata", "labels"), allocatable(obj), card_labels).cards
+                offered = discover_cards(labels, allocatable(obj), card_labels).cards
                 for card, (amount, resource) in offered.items():
                     self.cards[card] = self.cards.get(card, 0) + amount
                     self.resources.add(resource)

@@ -51,8 +51,14 @@ def check_labels(values: Any, field: str) -> Iterator[Finding]:
             yield Finding("error", f'{field}["{key}"]', f"{shown(value)} is not a label value", _VALUE_FORM)
 
 
+def check_annotation_key(key: str, field: str) -> Iterator[Finding]:
+    """The key of an annotation: the API server accepts upper case in its prefix, too."""
+    if next(check_qualified(key.lower(), field), None) is not None:
+        yield Finding("error", field, f"{shown(key)} is not a qualified name", _QUALIFIED_FORM)
+
+
 def check_qualified(key: str, field: str) -> Iterator[Finding]:
-    """The key of a label or annotation."""
+    """The key of a label."""
     prefix, slash, name = key.rpartition("/")
     if (slash and not is_subdomain(prefix)) or _QUALIFIED.fullmatch(name) is None:
         yield Finding("error", field, f"{shown(key)} is not a qualified name", _QUALIFIED_FORM)

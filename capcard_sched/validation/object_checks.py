@@ -23,9 +23,11 @@ from capcard_sched.model.cards import (
 from capcard_sched.model.kinds import is_native, kind_of
 from capcard_sched.model.kube_groups import KUBE_GROUP
 from capcard_sched.model.namespace_queues import NAMESPACE_QUEUE, PARENT_FORM, queue_id
+from capcard_sched.model.objects import NodeSelector
 from capcard_sched.model.queue import ACCEPTED as NAMESPACES_FORM
 from capcard_sched.model.queue import namespace_rule
 from capcard_sched.model.resources import VGPU_RESOURCES
+from capcard_sched.model.selectors import matches_node_selector, node_selector_problem
 from capcard_sched.validation.card_budgets import check_card_budget
 from capcard_sched.validation.checks import (
     MOST_RESOURCES,
@@ -72,7 +74,10 @@ from capcard_sched.validation.templates import JOB_TEMPLATE, Template, job_of_cr
 from capcard_sched.validation.unsupported_fields import check_kube_group, hard_without_tier, unsupported_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_NODE_LABELS: Final = "labels of a node"
 
 SERVICE_TYPES: Final = ("inference", "training")
 BOOLEANS: Final = ("true", "false")
@@ -302,6 +307,8 @@ def _template(template: Template, charge: _TemplateCards, obj: Json, inventory: 
             message = f'the pods name a card, but their scheduler is "{template.scheduler or "default-scheduler"}"'
             yield Finding("warning", path, message, " or ".join(sorted(OUR_SCHEDULERS)))
         return
+    if inventory.node_labels and not inventory.is_cluster:
+        yield from _check_placeable(template, inventory)
     yield from check_scoring(annotations, at=template.metadata_path)
     if template.path and keys.RUNNING_ESTIMATE in annotations:
         at = annotation_field(keys.RUNNING_ESTIMATE, template.metadata_path)
@@ -323,6 +330,26 @@ def _template(template: Template, charge: _TemplateCards, obj: Json, inventory: 
         yield from _check_feasible(charge.cards, queue, inventory, annotation_field(keys.CARD_NAME, at))
 
 
+def _check_placeable(template: Template, inventory: Inventory) -> Iterator[Finding]:
+    """Warnings about a node selector, or required node affinity, that no node in the input satisfies."""
+    found = as_map(template.body.get("spec"))
+    path = f"{template.path}.spec" if template.path else "spec"
+    wanted = texts(found, "nodeSelector")
+    if wanted and not any(wanted.items() <= labels.items() for labels in inventory.node_labels.values()):
+        shown = ", ".join(f"{key}={value}" for key, value in sorted(wanted.items()))
+        yield Finding("warning", f"{path}.nodeSelector", f"no node in the input has the labels {shown}", _NODE_LABELS)
+    affinity = value_at(found, "affinity", "nodeAffinity", _REQUIRED)
+    try:
+        selector = msgspec.convert(affinity, NodeSelector) if isinstance(affinity, dict) else None
+    except msgspec.ValidationError:
+        return  # reported with the fields
+    if selector is None or node_selector_problem(selector):
+        return
+    if not any(matches_node_selector(selector, labels, name) for name, labels in inventory.node_labels.items()):
+        field = f"{path}.affinity.nodeAffinity.{_REQUIRED}"
+        yield Finding("warning", field, "no node in the input matches the node affinity", _NODE_LABELS)
+
+
 def _task_names(obj: Json) -> set[str] | None:
     if kind_of(obj) != "Job":
         return None
@@ -339,12 +366,27 @@ def _check_feasible(cards: Sequence[str], queue: str, inventory: Inventory, fiel
             yield Finding("warning", field, no_card_quota(queue), QUOTA_FORM)
     elif quota is not None and not any(quota.get(card) for card in cards):
         accepted = ", ".join(quota) or "none: the card quota of the queue is empty"
-        yield Finding("warning", field, f"queue {queue} has no quota for card {shown}", accepted)
+        message = f"queue {queue} has no quota for card {shown}"
+        absent = [card for card in quota if card not in inventory.cards] if inventory.has_nodes else []
+        for card in cards if absent else ():
+            # The quota is misspelt, not the pods.
+            if card in inventory.cards and (wrong := _alike(card, absent)):
+                message += f": its quota names {wrong}, which no node in the input provides; did you mean {card}?"
+                accepted = card
+                break
+        yield Finding("warning", field, message, accepted)
     if inventory.has_nodes and not any(card in inventory.cards for card in cards):
         close = difflib.get_close_matches(cards[0], inventory.cards, n=1)
         meant = f'; did you mean "{close[0]}"?' if close else ""
         message = f"no node in the input provides card {shown}{meant}"
         yield Finding("warning", field, message, ", ".join(sorted(inventory.cards)))
+
+
+def _alike(name: str, others: Iterable[str]) -> str:
+    """The name among others that resembles it most, whatever the case; "" for none."""
+    by_lower = {other.lower(): other for other in others}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return by_lower[close[0]] if close else ""
 
 
 def _is_unnamed(annotations: Mapping[str, str]) -> bool:

@@ -9,7 +9,7 @@ from capcard_sched.model.annotations import JDB_MAX_UNAVAILABLE, JDB_MIN_AVAILAB
 from capcard_sched.validation.budget import checkpoint
 from capcard_sched.validation.checks import Finding, annotation_field
 from capcard_sched.validation.inventory import texts
-from capcard_sched.validation.names import check_label, check_labels, check_qualified, shown
+from capcard_sched.validation.names import check_annotation_key, check_label, check_labels, shown
 from capcard_sched.validation.pod_resources import check_pod_level, check_resources
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def check_pod_template(template: Any, field: str, *, volumes: Iterable[str] = ()
         yield from check_labels(metadata.get("labels"), f"{field}.metadata.labels")
         annotations = metadata.get("annotations")
         for key in annotations if isinstance(annotations, dict) else ():
-            yield from check_qualified(key, f"{field}.metadata.annotations")
+            yield from check_annotation_key(key, f"{field}.metadata.annotations")
         yield from check_budgets(texts(template, "metadata", "annotations"), f"{field}.metadata")
     yield from _check_spec(spec, f"{field}.spec", volumes)
 

@@ -81,6 +81,19 @@ _WORKLOAD_SPEC = _shape(
     paused=bool | None,
 )
 _WORKLOAD = _shape(metadata=_META, spec=_WORKLOAD_SPEC, status=dict[str, Any])
+_BATCH_JOB_SPEC = _shape(
+    parallelism=_INTEGER,
+    completions=_INTEGER,
+    completion_mode=_TEXT,
+    backoff_limit=_INTEGER,
+    suspend=bool | None,
+    managed_by=_TEXT,
+    ttl_seconds_after_finished=_INTEGER,
+    template=_TEMPLATE,
+)
+_BATCH_JOB_STATUS = _shape(
+    active=_INTEGER, succeeded=_INTEGER, failed=_INTEGER, conditions=_list(_shape(type=_TEXT, status=_TEXT))
+)
 
 # --- Jobs
 _POLICY = _shape(
@@ -144,6 +157,7 @@ SHAPES: dict[str, Any] = {
     "Deployment": _WORKLOAD,
     "ReplicaSet": _WORKLOAD,
     "StatefulSet": _WORKLOAD,
+    "Job.batch/v1": _shape(metadata=_META, spec=_BATCH_JOB_SPEC, status=_BATCH_JOB_STATUS),
     "Command": _shape(metadata=_META, action=str, target=_COMMAND_TARGET),
 }
 
@@ -256,7 +270,7 @@ def _check_whole(kind: str, obj: Json) -> Iterator[Finding]:
     spec = obj.get("spec") or {}
     if kind == "Pod":
         yield from _check_pod(spec, ("spec",))
-    elif kind in ("Deployment", "ReplicaSet", "StatefulSet"):
+    elif kind in ("Deployment", "ReplicaSet", "StatefulSet", "Job.batch/v1"):
         yield from _check_workload(spec)
     elif kind == "Job":
         yield from _check_job(obj)

@@ -83,6 +83,9 @@ class AdmissionCheck:
         content = self._usage_in(own, own=True).content
         return self._accounts.renames, quantities, content, own.quota, queue.state, bool(job.pending), *above
 
+    def reservation_changed(self, job: Job) -> None:
+        self._ledger.reassess(job)
+
     def job_enqueued(self, job: Job) -> None:
         self._ledger.admit(job)
 

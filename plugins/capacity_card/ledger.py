@@ -295,6 +295,12 @@ class Ledger:
         else:
             stale[job.key] = None
 
+    def reassess(self, job: Job) -> None:
+        """Recompute the reservation of a job before the next read."""
+        if (account := self._account_for(job)) is not None:
+            self._touched.add(job.key)
+            self._stale[account.queue.name].setdefault(job.key, None)
+
     def _account_for(self, job: Job) -> JobAccount | None:
         account = self.jobs.get(job.key)
         if account is None and job.queue in self.queues:

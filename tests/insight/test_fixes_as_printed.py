@@ -24,9 +24,8 @@ from capcard_sched.controllers.objects import Key
 from capcard_sched.insight.explain import explain, find
 from capcard_sched.insight.fixes.commands import FixStep, parse, set_at
 from capcard_sched.insight.fixes.execution import cluster_view
-from capcard_sched.insight.fixes.scene import BATCH_JOB
 from capcard_sched.model.job import Job
-from capcard_sched.model.kinds import BATCH_API, BUS_API, KIND_BY_NAME, SCHEDULING_API
+from capcard_sched.model.kinds import BATCH_API, BATCH_JOB, BUS_API, KIND_BY_NAME, SCHEDULING_API
 from capcard_sched.model.trials import FixSearch, SuggestedFix
 from capcard_sched.simulation.store import merged
 from tests.scenarios.notation import manifests

@@ -78,7 +78,7 @@ HARMLESS = {
     "an empty card name": POD % (', annotations: {volcano.sh/card.name: "A||"}', ""),
     "odd card labels": f"{NODE}metadata: {{name: n, labels: {{nvidia.com/gpu.memory: many}}}}\n",
     "null fields": POD % (", creationTimestamp: null, labels: null", ", nodeName: null") + "status: {}\n",
-    "a batch Job": "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\nspec: {template: 5}",
+    "a batch CronJob": "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: a}\nspec: {template: 5}",
     "wrong values of a Numatopology": "apiVersion: nodeinfo.volcano.sh/v1alpha1\nkind: Numatopology\n"
     "metadata: {name: n}\nspec: {policies: {CPUManagerPolicy: x}, cpuDetail: {0: {core: 1}}}\n",
     "an empty timeline": "apiVersion: simulation.capcard-sched.io/v1alpha1\nkind: Scenario\n"

@@ -107,6 +107,13 @@ HOOKS: tuple[Hook, ...] = (
         Combine.MERGE,
         "the vote is computed in every session",
     ),
+    Hook(
+        "reservation_changed",
+        "(job) -> None; called after `open`, when the nodes can no longer or can again hold the minimum of the job",
+        None,
+        Combine.NOTIFY,
+        "nothing",
+    ),
     Hook("job_enqueued", "(job) -> None", "enableJobEnqueued", Combine.NOTIFY, "nothing"),
     Hook("target_job", "(jobs) -> job | None", "enableTargetJob", Combine.FIRST, "none"),
     Hook("reserved_nodes", "() -> None", "enableReservedNodes", Combine.NOTIFY, "nothing"),

@@ -37,7 +37,7 @@ class NeverStarting:
         """
         row, jobs = CAN_NEVER_START, session.jobs
         keys, others = set(session.results.touched_jobs), []
-        if session.carry_over.node_places.take_change(session.snapshot):
+        if session.carry_over.node_places.is_changed:
             keys |= {key for key, job in jobs.items() if job.pending and not job.is_ready()}
         for key in sorted(keys):
             job = jobs.get(key)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from capcard_sched.framework.explain.job_facts import JobFacts
 from capcard_sched.framework.explain.limits import shown_refusal
+from capcard_sched.framework.explain.sentences import distinct
 from capcard_sched.framework.explain.stages import decide
 from capcard_sched.model.diagnosis import JobDiagnosis
 from capcard_sched.model.kube_groups import job_name, kube_name
@@ -52,7 +53,7 @@ def diagnose_job(
         phase=phase_of(job, session),
         stage=found.stage,
         summary=found.summary,
-        facts=tuple(found.facts),
+        facts=tuple(distinct(found.facts)),
         scheduled=scheduled_pods(job, session),
         pods=len(job.tasks),
         min_available=job.min_available,

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _NOT_VALID: Final = frozenset({TaskStatus.RELEASING, TaskStatus.FAILED, TaskStatus.UNKNOWN})
 
 
+#: The beginning of the sentence about missing members of a gang.
+INCOMPLETE: Final = "The gang is not complete:"
 _POD_COUNTS: Final = {1: "The next pod starts", 2: "Both pods start"}
 
 
@@ -134,12 +136,12 @@ def _missing_members(data: JobFacts) -> str:
         if pods < minimum:
             parts.append(f"task {role} has {pods} of {plural(minimum, 'pod')}")
     if parts:
-        return f"The gang is not complete: {', '.join(parts)}"
+        return f"{INCOMPLETE} {', '.join(parts)}"
     if job.valid_tasks < job.min_available:
         verb = form(job.valid_tasks, "exists", "exist")
-        return f"The gang is not complete: {job.valid_tasks} of {plural(job.min_available, 'pod')} {verb}"
+        return f"{INCOMPLETE} {job.valid_tasks} of {plural(job.min_available, 'pod')} {verb}"
     lines = [] if job.groups is None else shortages_of(job.groups, job.groups.complete(), "exist")
-    return f"The gang is not complete: {'; '.join(lines)}" if lines else ""
+    return f"{INCOMPLETE} {'; '.join(lines)}" if lines else ""
 
 
 # --- pods -----------------------------------------------------------------------------------------------------------
@@ -177,9 +179,11 @@ def over_limit(data: JobFacts, refused: PendingPods, refusal: Refusal, fitting: 
         )
     queues = list(dict.fromkeys(row.queue for row in rows))
     of, has = _subject(data, queues), form(len(queues), "has", "have")
+    absent = [row for row in rows if not (row.quota or row.used) and len(rows) > 1]
     used = " and ".join(
         amounts(row.resource, row.used, row.quota) + (f" of queue {row.queue}" if len(queues) > 1 else "")
         for row in rows
+        if row not in absent or len(absent) == len(rows)
     )
     if any(row.over for row in rows):
         over = sum(row.over for row in rows)
@@ -190,7 +194,8 @@ def over_limit(data: JobFacts, refused: PendingPods, refusal: Refusal, fitting: 
         summary = f"{of} {has} no quota {left}; {needs}"
     else:
         summary = f"{of} {has} too little quota left: {used} used; {needs}"
-    facts = [fact for row in rows for fact in sentences.users(row)]
+    facts = [f"Queue {row.queue} has no quota for {row.resource}" for row in absent if len(absent) < len(rows)]
+    facts += [fact for row in rows for fact in sentences.users(row)]
     counts = dict.fromkeys((starts, 1)) if len(rows) > 1 and not is_gang else (starts if is_gang else 1,)
     claims = [one for pods in counts if (one := _claim(data, rows, per_pod, pods, is_gang=is_gang)) is not None]
     return StageResult("OverQuota", summary, facts, claims)

@@ -256,6 +256,19 @@ class LimitReader:
             used = sum(int(fit(job.allocated)[column] + fit(job.releasing)[column]) for job in jobs)
         return in_units(resource, int(used))
 
+    def usable(self, name: str, resource: str) -> float | None:
+        """What a queue can use more of a resource within its ancestors and beside guarantees; None without a limit.
+
+        As of `limits`. O(jobs below the queue and its ancestors).
+        """
+        frees = []
+        for queue in self.chain(name)[: None if self._snapshot.conf.quota_plugins.is_tree else 1]:
+            limit, used = (queue.capability or {}).get(resource), self.used(queue, resource)
+            frees += [] if limit is None else [in_units(resource, limit) - used]
+            real = self._real.get((queue.name, resource))
+            frees += [] if real is None or limit is None else [real - used]
+        return max(0.0, min(frees)) if frees else None
+
     def _resource_rows(
         self, queue: Queue, requested: Mapping[str, tuple[int, int]], *, is_own: bool
     ) -> Iterable[LimitUse]:

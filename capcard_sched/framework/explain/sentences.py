@@ -101,3 +101,8 @@ def users(row: LimitUse | None) -> list[str]:
     if row.reservations:
         facts.append(f"{row.resource} of queue {row.queue} admitted, not yet running: {holders(row, row.reservations)}")
     return facts
+
+
+def distinct(facts: Sequence[str]) -> list[str]:
+    """The facts without repetitions, also of the beginning of a fact with figures: `h2 is cordoned (8 of 8 free)`."""
+    return [fact for fact in dict.fromkeys(facts) if not any(each.startswith(f"{fact} (") for each in facts)]

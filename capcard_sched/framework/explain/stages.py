@@ -11,7 +11,7 @@ from capcard_sched.framework.explain.limit_causes import StageResult, admits_not
 from capcard_sched.framework.explain.never import NEVER, never_causes
 from capcard_sched.framework.explain.sentences import amount_of, amounts, form
 from capcard_sched.model.groups import shortages_of
-from capcard_sched.model.losses import losses_of, stranded_of
+from capcard_sched.model.losses import losses_of, stranded_of, terminating_of
 from capcard_sched.model.obstacles import obstacles_of
 from capcard_sched.model.quoting import brief, plural
 from capcard_sched.model.reasons import QUEUE_NOT_OPEN
@@ -44,6 +44,7 @@ def decide(data: JobFacts) -> StageResult:
     found = found or _not_placed(data)
     found = with_awaited(data, found) if data.expects_nodes else found
     others = [*obstacles_of(data.job.gated.values()), *losses_of(data.tasks), *data.leaving()]
+    others += terminating_of(data.tasks) if found.stage == "Incomplete" else ()
     return found._replace(facts=list(dict.fromkeys([*found.facts, *map(sentences.capital, others)])))
 
 

@@ -237,8 +237,10 @@ def unplaced_minimum(job: Job, resources: ResourceColumns) -> Amounts:
 def reservation(job: Job, resources: ResourceColumns) -> Vector:
     """The capacity an admitted job is still entitled to: its unplaced minimum less the requests of its gated tasks.
 
-    int64 [resource columns], floored at 0 per resource.
+    int64 [resource columns], floored at 0 per resource. 0 for a job that no set of nodes holds.
     """
+    if job.is_oversized:
+        return resources.zeros()
     vector = known_vector(unplaced_minimum(job, resources), resources)
     if job.gated:
         for task in job.gated.values():
@@ -255,8 +257,11 @@ def awaits_pods(job: Job) -> bool:
     """Whether an admitted job has pods to place: pending ones, or some of its minimum that are not created yet.
 
     A PodGroup is admitted before its pods are created. Pods that are missing are still to be created while none was,
-    or while others of the job are alive; of a job whose pods all ended or were deleted, no more are expected.
+    or while others of the job are alive; of a job whose pods all ended or were deleted, no more are expected. Pods that
+    no set of nodes holds together are not expected either: they would hold their reservation forever.
     """
+    if job.is_oversized:
+        return False
     if job.counts[TaskStatus.PENDING]:
         return True
     if job.phase is not PodGroupPhase.INQUEUE or len(job.tasks) >= max(job.min_available, 1):

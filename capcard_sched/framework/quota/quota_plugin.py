@@ -99,6 +99,9 @@ class AdmissionPlugin(Plugin):
         limits = [(owner, used.tobytes(), limit.tobytes()) for owner, used, _, limit in self._admission_limits(queue)]
         return queue.name, len(resources), *unplaced_minimum(job, resources).items(), *limits
 
+    def reservation_changed(self, job: Job) -> None:
+        self._inqueue.touch(job)
+
     def job_enqueued(self, job: Job) -> None:
         if job.min_resources is not None:
             self._inqueue.put(job, reservation(job, self._session.resources))

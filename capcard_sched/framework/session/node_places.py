@@ -49,7 +49,9 @@ class NodePlaces:
     def __init__(self) -> None:
         self._generation = -1
         #: The allocatable amounts of all nodes, when places were counted.
-        self._amounts, self._is_changed = b"", True
+        self._amounts, self._is_stale = b"", True
+        #: Whether amounts or cards of nodes changed since the last session.
+        self.is_changed = True
         self._places: dict[TaskClass, _Places | None] = {}
         #: The same by what a class requests: pods with generated claims have a class each.
         self._counts: dict[tuple[bytes, frozenset[str], frozenset[str] | None], _Places | None] = {}
@@ -58,11 +60,10 @@ class NodePlaces:
         #: The shapes of nodes: O(shapes) in place of O(nodes) per class. (Scene W3 counts 122 classes on 1,000 nodes.)
         self._shapes: _Shapes | None = None
 
-    def take_change(self, snapshot: Snapshot) -> bool:
-        """Whether amounts or cards of nodes changed since the last call. O(nodes) where a node changed."""
+    def begin_session(self, snapshot: Snapshot) -> None:
+        """Updates `is_changed`. O(nodes) where a node changed."""
         self._refresh(snapshot)
-        changed, self._is_changed = self._is_changed, False
-        return changed
+        self.is_changed, self._is_stale = self._is_stale, False
 
     def _refresh(self, snapshot: Snapshot) -> None:
         table = snapshot.nodes
@@ -75,7 +76,7 @@ class NodePlaces:
         for node in table.nodes:
             changed |= self._cards_of(snapshot, node) != former.get(node.name, (-1, _NO_CARDS))[1]
         if changed:
-            self._amounts, self._is_changed, self._shapes = amounts, True, None
+            self._amounts, self._is_stale, self._shapes = amounts, True, None
             self._places.clear()
             self._counts.clear()
 

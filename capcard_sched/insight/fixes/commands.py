@@ -15,8 +15,8 @@ from capcard_sched.admission.jobs import check_job_update
 from capcard_sched.admission.review import ClusterView
 from capcard_sched.controllers.objects import JOB, POD, POD_GROUP, QUEUE, Key, merge_diff, spec
 from capcard_sched.insight.changes import UnknownObjectError
-from capcard_sched.insight.fixes.scene import BATCH_JOB
 from capcard_sched.model.annotations import CLOSED_BY_PARENT
+from capcard_sched.model.kinds import BATCH_JOB
 from capcard_sched.model.objects import Taint
 from capcard_sched.model.queue import ancestors
 from capcard_sched.model.quoting import command
@@ -39,7 +39,10 @@ _WORDS: Final = {JOB: "vcjob", BATCH_JOB: "job"}
 _KINDS: Final = {
     "vcjob": JOB,
     "job": BATCH_JOB,
-    **{kind.lower(): kind for kind in (POD, QUEUE, _NODE, "PodGroup", "Deployment", "StatefulSet", "ReplicaSet")},
+    **{
+        kind.lower(): kind
+        for kind in (POD, QUEUE, _NODE, "PodGroup", "Deployment", "StatefulSet", "ReplicaSet", "ResourceQuota")
+    },
 }
 
 

@@ -32,8 +32,8 @@ from capcard_sched.controllers.objects import (
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.insight.changes import UnknownObjectError, annotate, remove_taint, set_spec, set_unschedulable
 from capcard_sched.insight.fixes.commands import parse, set_at
-from capcard_sched.insight.fixes.scene import BATCH_JOB
 from capcard_sched.model.annotations import CLOSED_BY_PARENT, GROUP_MIN_MEMBER, POD_QUEUE_NAME
+from capcard_sched.model.kinds import BATCH_JOB
 from capcard_sched.model.numbers import whole_number
 from capcard_sched.model.objects import QueueObject
 from capcard_sched.model.quantity import QuantityError, base_amount, format_amount
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job, Task
     from capcard_sched.validation.checks import Finding
 
-_NODE: Final = "Node"
+_NODE, _RESOURCE_QUOTA = "Node", "ResourceQuota"
 #: Pods of a ReplicaSet with lower costs are deleted first, after those without a node.
 DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 
@@ -167,6 +167,8 @@ class Execution:
         elif key.kind == BATCH_JOB:
             self.end_jobs(self._jobs_of(key))  # it is suspended
             return
+        elif key.kind == _RESOURCE_QUOTA and "hard" in status(new):  # its controller writes it
+            new = {**new, "status": {**status(new), "hard": spec(new)["hard"]}}
         elif key == (POD_GROUP, self._job.namespace, self._job.name):
             new = {**new, "status": {**status(new), "phase": self._job.phase.value}}
         self.edits.put(new)

@@ -21,7 +21,7 @@ from capcard_sched.controllers.objects import (
 )
 from capcard_sched.insight.changes import Edits, set_spec
 from capcard_sched.model.annotations import TASK_SPEC
-from capcard_sched.model.kinds import APPS_API
+from capcard_sched.model.kinds import APPS_API, BATCH_JOB
 from capcard_sched.model.workload import display_name, is_of_vcjob, workload_of
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from capcard_sched.insight.object_view import Json, ObjectView
     from capcard_sched.model.job import Job, Task
 
-#: A Job of Kubernetes, as views name its kind.
-BATCH_JOB: Final = "Job.batch/v1"
 #: Workloads with one pod template, by the word in their name.
 _ONE_TEMPLATE: Final = {"deployment": DEPLOYMENT, "statefulset": STATEFUL_SET, "replicaset": REPLICA_SET}
 

@@ -31,6 +31,10 @@ _LOOK_ALIKES: Final = str.maketrans("oil", "011")
 _CLOSE: Final = 0.9
 
 
+#: What may follow the number of a quota: a unit, the word for cards, and zeros behind the point.
+_WITHOUT_UNIT: Final = re.compile(r"(?<=\d)(\.0+)?( ?([KMG]i?|cards?|gpus?|x))?$", re.IGNORECASE)
+
+
 class RepairQueueFix(FixKind):
     """A misspelt annotation or card of a queue is renamed, and its amounts become numbers: `"8"` becomes 8."""
 
@@ -63,6 +67,8 @@ class RepairQueueFix(FixKind):
                 texts.append(f"the quota {json.dumps(amount)} of {card}, which is no number of cards, is removed")
             elif amount != after[meant] or isinstance(amount, float):
                 texts.append(f"the quota {json.dumps(amount)} of {meant} becomes {after[meant]}")
+        if not texts:  # the names and amounts are right
+            texts.append(f"{CARD_QUOTA} becomes a JSON object")
         return f"queue {change.target[2]}: {', '.join(texts)}"
 
 
@@ -86,7 +92,7 @@ def repaired_quota(queue: Json, cards: Collection[str]) -> dict[str, int] | None
     found = _quota(queue)
     repaired: dict[str, int] = {}
     for card, amount in (found or {}).items():
-        number = None if isinstance(amount, bool) else whole_number(str(amount).strip().removesuffix(".0"))
+        number = None if isinstance(amount, bool) else whole_number(_WITHOUT_UNIT.sub("", str(amount).strip()))
         if number is not None:
             repaired[_meant(card, found or {}, cards)] = number
     try:

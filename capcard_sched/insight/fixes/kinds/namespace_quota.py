@@ -1,0 +1,54 @@
+"""Larger ResourceQuotas of a namespace."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from capcard_sched.controllers.objects import spec
+from capcard_sched.insight.changes import set_spec
+from capcard_sched.insight.fixes.change import Candidate, ProposedChange
+from capcard_sched.insight.fixes.kind import FixKind
+from capcard_sched.model.limits import format_quota_amount
+from capcard_sched.model.quantity import is_quota_in_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from capcard_sched.insight.fixes.scene import Scene
+    from capcard_sched.insight.fixes.situation import Situation
+
+_KIND: Final = "ResourceQuota"
+_MEBI: Final = 2**20
+_MILLI: Final = 1000
+
+
+class NamespaceQuotaFix(FixKind):
+    """A larger amount of a ResourceQuota that refuses the job."""
+
+    def propose(self, situation: Situation) -> Iterator[Candidate]:
+        """The amount of each ResourceQuota that refuses becomes what the job needs."""
+        for refusal in situation.found.refusals:
+            kind, _, name = refusal.object.partition(" ")
+            for check in refusal.checks if kind == _KIND else ():
+                of_bytes = is_quota_in_bytes(check.resource)
+                factor, step = (1, _MEBI) if of_bytes else (_MILLI, _MILLI)
+                value, present = math.ceil(check.total * factor / step) * step, round(check.limit * factor)
+                target = (_KIND, situation.job.namespace, name)
+                yield (ProposedChange("NamespaceQuota", target, check.resource, value, present, step),)
+
+    def edit(self, change: ProposedChange, scene: Scene) -> None:
+        """Set one amount."""
+        quota = scene.edit(*change.target)
+        hard = {**(spec(quota).get("hard") or {}), change.key: format_quota_amount(change.key, change.value)}
+        set_spec(quota, "hard", hard)
+
+    def text(self, change: ProposedChange, scene: Scene) -> str:
+        """`requests.cpu of ResourceQuota team: 4 → 5`."""
+        before, after = self.values(change, scene)
+        return f"{change.key} of {_KIND} {change.target[2]}: {before} → {after}"
+
+    def values(self, change: ProposedChange, scene: Scene) -> tuple[str, str]:
+        """Quantities."""
+        del scene
+        return format_quota_amount(change.key, change.present), format_quota_amount(change.key, change.value)
