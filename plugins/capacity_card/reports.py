@@ -72,6 +72,14 @@ class CardReports:
         self._ledger.current(account)
         return JobCards(account.allocated.cards, account.inqueue.cards)
 
+    def reserved_amounts(self, job: Job) -> dict[str, int] | None:
+        """Of cpu and memory."""
+        account = self._ledger.jobs.get(job.key)
+        if account is None:
+            return None
+        self._ledger.current(account)
+        return {name: amount for key, name in PLAIN.items() if (amount := account.inqueue.get(key, 0))}
+
     def pod_cards(self, cls: TaskClass) -> PodCards | None:
         demand = self._demands.of(cls)
         return PodCards(demand.names, demand.alternatives, demand.amount, demand.error)

@@ -80,6 +80,13 @@ HOOKS: tuple[Hook, ...] = (
         "no card quotas",
     ),
     Hook(
+        "reserved_amounts",
+        "(job) -> {resource: amount} | None: what its pods without a node reserve in queues, without cards; base units",
+        "enableJobEnqueued",
+        Combine.FIRST,
+        "nothing is reserved",
+    ),
+    Hook(
         "exceeded_limit",
         "(job) -> ExceededLimit | None: the limit of its queue or of an ancestor that the minimum of the job exceeds, "
         "whatever the usage: it can never start, and is not admitted unless the limit is overcommitted",

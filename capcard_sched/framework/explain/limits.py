@@ -84,6 +84,8 @@ class LimitReader:
         #: Shares of devices that the capability of a queue limits, with and without a plugin that registers them.
         self._limited = self._shares.keys() or VGPU_RESOURCES
         self._jobs: dict[str, JobCards | None] = {}
+        #: Job key to what queues reserve for it, besides cards.
+        self._reserved: dict[str, Mapping[str, int]] = {}
         self._names: dict[str, str] = {}
         #: By queue and resource or field: a list of jobs has many diagnoses of one state.
         self._usages: dict[tuple[str, str], tuple[float, tuple[HolderUse, ...]]] = {}
@@ -282,12 +284,13 @@ class LimitReader:
         """The usage of a limit, all in base units. `per_pod` and `total`: what the job requests."""
         quota = in_units(resource, limit)
         used, users = self._usage(queue, resource)
+        waiting = self._reservations(queue, resource)
         return LimitUse(
             queue=queue.name,
             resource=resource,
             quota=quota,
             used=used,
-            reserved=0.0,
+            reserved=sum(amount for *_, amount in waiting),
             free=max(0.0, quota - used),
             usable=None,
             over=max(0.0, used - quota),
@@ -295,7 +298,20 @@ class LimitReader:
             requested_per_pod=in_units(resource, per_pod),
             requested=in_units(resource, total),
             users=users,
+            reservations=holders(waiting),
         )
+
+    def _reservations(self, queue: Queue, resource: str) -> list[tuple[str, str, float]]:
+        """Name, queue and amount of the jobs for which the queue reserves a resource."""
+        if self._snapshot.session is None:
+            return []
+        found = []
+        for job in self._jobs_of(queue):
+            if job.key not in self._reserved:
+                self._reserved[job.key] = self._snapshot.dispatch.first("reserved_amounts", job) or {}
+            if amount := self._reserved[job.key].get(resource, 0):
+                found.append((self._name_of(job), job.queue, in_units(resource, amount)))
+        return found
 
     def _usage(self, queue: Queue, resource: str) -> tuple[float, tuple[HolderUse, ...]]:
         """As `used`, and the jobs with the largest allocated amounts."""

@@ -142,6 +142,13 @@ class QuotaPlugin(AdmissionPlugin):
                 return ExceededLimit(Figures(name, needed, needed, limit), owner)
         return None
 
+    def reserved_amounts(self, job: Job) -> dict[str, int]:
+        """Of all resources."""
+        resources = self._session.resources
+        vector = admitted_reservation(job, resources)
+        columns = () if vector is None else np.flatnonzero(vector).tolist()
+        return {resources.names[column]: int(vector[column]) for column in columns if vector is not None}
+
     def _capabilities(self, queue: Queue) -> Iterable[tuple[str, Vector]]:
         """Owner and limit of the queue and of every ancestor that limits it, nearest first.
 
