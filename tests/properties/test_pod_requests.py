@@ -98,7 +98,7 @@ def test_node_queue_metrics_and_tables_count_a_bound_pod_by_the_rule(plugin: str
     assert _nonzero(state.columns.amounts(state.queues["q"].allocated)) == {**expected, "pods": 1}
     samples = {
         (sample.name, sample.labels.get("resource", "")): int(sample.value)
-        for sample in h.plugin(plugin).metrics()
+        for sample in h.plugin(plugin).method("metrics")()
         if sample.name.startswith("queue_allocated_") and sample.labels["queue_name"] == "q"
     }
     assert samples["queue_allocated_milli_cpu", ""] == expected.get(oracle.CPU, 0)

@@ -106,9 +106,7 @@ def unenforced(
     }
     found = unenforced_limits(queue.name, limits, queue.annotations, plugins, is_parent=is_parent, shares=shares)
     if not plugins.is_tree:  # the tree of capacity reports its own faults
-        # A Queue is used without its parent; a NamespaceQueue is not.
-        effect = "the NamespaceQueue starts no pods" if "/" in queue.name else "limits of a parent do not apply"
-        problem = parent_problem(queue.name, parents, f"does not exist: {effect}")
+        problem = parent_problem(queue.name, parents, "does not exist: limits of a parent do not apply")
         found += [problem] if problem is not None else []
     return found
 
