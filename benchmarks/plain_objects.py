@@ -125,6 +125,9 @@ class PlainPod:
         names: list[str] = [name.strip() for name in notes.get("volcano.sh/card.name", "").split("|")]
         self.alternatives: tuple[str, ...] = tuple(dict.fromkeys(names)) if names != [""] else ()
         self.assigned: str = notes.get("volcano.sh/card.assigned", "")
+        self.alike = repr(
+            [sorted(self.request.items()), self.alternatives, self.selector, self.terms, self.tolerations]
+        )
         self.charge: dict[str, int] = {}
         self.fresh = not self.node  # placed by this session, if at all
         self.failed = False  # found no node; nothing is freed in a session, so it will find none later

@@ -159,13 +159,35 @@ class PlainScheduler:
         return asked
 
     def reserve(self, queue: PlainQueue, group: PlainGroup, members: list[PlainPod]) -> None:
-        """Reserve the requested amounts of the group that are not allocated yet."""
+        """Reserve the requested amounts of the group that are not allocated yet; none that empty nodes do not hold."""
+        if self.oversized(group):
+            return
         held: dict[str, int] = {}
         for pod in group.placed:
             add(held, pod.charge)
         for name, amount in self.demand(group, members).items():
             reached = sum(held.get(part, 0) for part in name.split("|"))
             add(queue.inqueue, {name: max(0, amount - reached)})
+
+    def oversized(self, group: PlainGroup) -> bool:
+        """Whether the group needs more pods of a kind than all nodes hold together when they are empty."""
+        if group.ready or not group.waiting:
+            return False
+        alive = [*group.placed, *group.waiting]
+        for pod in alive:
+            alike = sum(other.alike == pod.alike for other in alive)
+            needed, places = group.minimum - group.done - (len(alive) - alike), self.places(pod)
+            if needed > 0 and places is not None and places < needed:
+                return True
+        return False
+
+    def places(self, pod: PlainPod) -> int | None:
+        """The pods like this one that empty nodes hold together; None without a node that has their cards."""
+        known = set(self.known(pod))
+        nodes = [node for node in self.nodes if not pod.alternatives or known & node.cards.keys()]
+        wanted = {name: amount for name, amount in pod.request.items() if amount > 0}
+        held = [min(node.allocatable.get(name, 0) // amount for name, amount in wanted.items()) for node in nodes]
+        return sum(held) if nodes else None
 
     def admit(self, queue: PlainQueue) -> None:
         """Admit pending groups, best first, within the queue's limits including reservations."""
