@@ -50,7 +50,7 @@ def card_times(database: LedgerDatabase, begin: int, until: int) -> dict[tuple[s
     for queue, card, used, held_now in map(tuple, charges):
         found[queue, card] = CardTime(int(used), int(held_now))
     for queue, card, used in map(tuple, days):
-        more = found.get((queue, card), CardTime(0, 0))
+        more = found.get((queue, card), _NONE)
         found[queue, card] = more._replace(used=more.used + int(used))
     return found
 

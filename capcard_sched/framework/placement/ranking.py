@@ -43,7 +43,7 @@ _LONG_LIST = 512
 #: Classes that are scored with one more pod in one call.
 _SCORED_AHEAD = 8
 #: Pods that the best class is scored ahead: a node that binpack fills takes one after the other. With 1 in place of 8,
-#: scene V3 (shared cards, 1,000 nodes, 10,000 pods) makes 3,086 calls of the hooks in place of @@.
+#: scene V3 (shared cards, 1,000 nodes, 10,000 pods) makes 3,086 calls for scores ahead in place of 478.
 _STEPS_AHEAD = 8
 
 #: Number of changed classes up to which they are processed without arrays.
