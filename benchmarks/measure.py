@@ -210,8 +210,8 @@ def run_session(core: Core) -> Session:
     return Session(seconds, cpu_seconds, [intent for intent in result.intents if isinstance(intent, Bind)])
 
 
-class SceneRun(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of one scene at one size; medians over the repeats, in seconds."""
+class PlacedScene(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of one scene at one size: the session that places everything; medians over the repeats, in seconds."""
 
     scene: str
     size: str
@@ -220,6 +220,16 @@ class SceneRun(msgspec.Struct, frozen=True, kw_only=True):
     placed: int
     session_seconds: float
     session_cpu_seconds: float
+
+    @property
+    def tasks_per_cpu_second(self) -> float:
+        """Pods placed per second that this process computed."""
+        return self.placed / self.session_cpu_seconds
+
+
+class SceneRun(PlacedScene, frozen=True, kw_only=True):
+    """The same, with one more pod and with the plain loop."""
+
     #: One more pod, once everything runs.
     change_cpu_seconds: float
     plain_seconds_per_pod: float
@@ -227,23 +237,17 @@ class SceneRun(msgspec.Struct, frozen=True, kw_only=True):
     agreed: int
 
     @property
-    def tasks_per_cpu_second(self) -> float:
-        """Pods placed per second that this process computed."""
-        return self.placed / self.session_cpu_seconds
-
-    @property
     def ratio(self) -> float:
         """Ratio of the plain loop's time per pod to the engine's."""
         return self.plain_seconds_per_pod * self.tasks_per_cpu_second
 
 
-def session_medians(sessions: Sequence[Session], changes: Sequence[float]) -> dict[str, Any]:
-    """The fields of a `SceneRun` that follow from the sessions of the repeats, and from those of one more pod."""
+def session_medians(sessions: Sequence[Session]) -> dict[str, Any]:
+    """The fields of a `PlacedScene` that follow from the sessions of the repeats."""
     return {
         "placed": len(sessions[0].binds),
         "session_seconds": statistics.median(session.seconds for session in sessions),
         "session_cpu_seconds": statistics.median(session.cpu_seconds for session in sessions),
-        "change_cpu_seconds": statistics.median(changes),
     }
 
 

@@ -11,12 +11,11 @@
 from __future__ import annotations
 
 import random
-import statistics
 from typing import Any, Final
 
 import msgspec
 
-from benchmarks.measure import core_with, run_session
+from benchmarks.measure import PlacedScene, core_with, run_session, session_medians
 from benchmarks.workloads import START, make_nodes, make_queue, timestamp
 from capcard_sched.framework.core import Core
 from capcard_sched.gc import settle_memory
@@ -38,22 +37,10 @@ _GANG: Final = 8
 _LEAF, _SPINE = 20, 10
 
 
-class Placing(msgspec.Struct, frozen=True):
-    """Figures of one scene at one size: the session that places everything; medians over the repeats, in seconds."""
+class Placing(PlacedScene, frozen=True, kw_only=True):
+    """Figures of one scene at one size."""
 
-    scene: str
-    size: str
-    nodes: int
-    pods: int
-    placed: int
-    session_seconds: float
-    session_cpu_seconds: float
     repeats: int
-
-    @property
-    def tasks_per_cpu_second(self) -> float:
-        """Pods placed per second that this process computed."""
-        return self.placed / self.session_cpu_seconds
 
 
 def measure_placing(name: str, size: str, nodes: int, repeats: int) -> Placing:
@@ -71,10 +58,8 @@ def measure_placing(name: str, size: str, nodes: int, repeats: int) -> Placing:
         size=size,
         nodes=nodes,
         pods=groups * _GANG,
-        placed=len(sessions[0].binds),
-        session_seconds=statistics.median(session.seconds for session in sessions),
-        session_cpu_seconds=statistics.median(session.cpu_seconds for session in sessions),
         repeats=repeats,
+        **session_medians(sessions),
     )
 
 
