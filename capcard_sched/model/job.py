@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.groups import GroupPolicy, SubGroups
     from capcard_sched.model.hyper_nodes import NetworkTopology
     from capcard_sched.model.objects import PodGroupCondition, Taint
+    from capcard_sched.model.refusal import ExceededLimit
     from capcard_sched.model.resources import Vector
     from capcard_sched.model.task_class import TaskClass
 
@@ -206,8 +207,8 @@ class Job:
     owner_job: str = ""
     #: Whether a task joined the job since its PodGroup was created, also when it is gone by now.
     had_tasks: bool = False
-    #: Whether no set of nodes holds its minimum, as of the last session: it reserves nothing.
-    is_oversized: bool = False
+    #: The limit of all nodes together that its minimum exceeds, as of the last session: it reserves nothing then.
+    node_limit: ExceededLimit | None = None
     #: Whether the minimum was bound at some time since the job last had no bound task: `note_whole`.
     was_whole: bool = False
     #: All tasks by uid, completed ones included.

@@ -81,9 +81,9 @@ _TASK_FIELDS, _TASK = _getter(Task, "cls", "job", "name", "node", "status")
 _CLASS_FIELDS, _CLASS = _getter(
     TaskClass, "alike", "charge", "claims", "fit_request", "id", "request", "unoffered", "unplaced"
 )
-# A fresh state has `is_oversized` only from its first session on.
+# A fresh state has `node_limit` only from its first session on.
 _JOB_FIELDS, _JOB = _getter(
-    Job, "allocated", "counts", "gated", "groups", "is_oversized", "key", "name", "namespace", "pending", "phase",
+    Job, "allocated", "counts", "gated", "groups", "key", "name", "namespace", "node_limit", "pending", "phase",
     "releasing", "roles", "tasks", "total_request", "was_whole",
 )  # fmt: skip
 # `blocked` follows from the other queues: a fresh state has it only from its first session on.

@@ -341,9 +341,12 @@ class Ledger:
 
     def _moved(self, account: JobAccount) -> None:
         account.queue.invalidate()
-        self._stale[account.queue.name][account.job.key] = None
-        if not self._session.assumptions.growing:  # a trial leaves nothing behind
-            self._touched.add(account.job.key)
+        stale, job = self._stale[account.queue.name], account.job
+        if self._session.assumptions.growing:  # a trial leaves nothing behind
+            stale.setdefault(job.key, job.phase)
+            return
+        stale[job.key] = None
+        self._touched.add(job.key)
 
     def recompute(self, queue: QueueAccount | None = None) -> None:
         """Recompute pending, inqueue and elastic amounts of the jobs that changed. O(pods of these jobs).

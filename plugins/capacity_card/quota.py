@@ -363,7 +363,7 @@ class JobAccount(ChargeBook):
         assert quantities is not None, job
         phase = self.phase = phase or job.phase
         self.inqueue = ChargeSum()
-        if self.impossible is not None or job.is_oversized:
+        if self.impossible is not None or job.node_limit is not None:
             pass  # it can never start: it would hold its reservation forever
         elif self.admitted or (phase is _INQUEUE and awaits_pods(job)):
             self.inqueue = quantities.want.without(quantities.gated).without(self.allocated)

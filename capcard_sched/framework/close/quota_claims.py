@@ -141,8 +141,6 @@ class _ClaimPass:
         )
         self._node = Node("")
         self._held: list[Placement] = []
-        #: A job of each queue whose sums changed.
-        self._moved: dict[str, Job] = {}
         #: Signatures without quota left, by queue.
         self._full: set[tuple[str, PodSignature]] = set()
         self._found: dict[str, dict[str, str]] = {}
@@ -177,10 +175,6 @@ class _ClaimPass:
                         session.results.guarded(queue, queues.push)
             finally:
                 self._release(0)
-        for job in self._moved.values():
-            session.results.guarded(
-                job, session.admission_version
-            )  # sums follow at the next read: not later, for other phases
         return self._found
 
     def _is_attempted(self, job: Job) -> bool:
@@ -331,7 +325,6 @@ class _ClaimPass:
         placement = Placement(job, tasks[0].cls, list(tasks), [self._node] * len(tasks))
         self._session.state.place(job, placement.tasks, placement.nodes, _ALLOCATED)
         self._held.append(placement)
-        self._moved[job.queue] = job
         for call in self._counts:
             call(placement)
 

@@ -143,21 +143,22 @@ class QueueSums:
 
     def of(self, queue: str) -> Vector:
         """The sum over a queue's jobs: int64 [resource columns], live; read-only."""
-        self._flush()
+        self.flush()
         return self._tree.own(queue)
 
     def subtree(self, queue: str) -> Vector:
         """The sum over the jobs of a queue and of all queues below it: int64 [resource columns], live; read-only."""
-        self._flush()
+        self.flush()
         return self._tree.subtree(queue)
 
     @property
     def total(self) -> Vector:
         """The sum over all jobs: int64 [resource columns], live; read-only."""
-        self._flush()
+        self.flush()
         return self._total
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Recomputes the contributions of the touched jobs now."""
         if self._touched:
             assert self._resources is not None
             for job in self._touched.values():
@@ -239,7 +240,7 @@ def reservation(job: Job, resources: ResourceColumns) -> Vector:
 
     int64 [resource columns], floored at 0 per resource. 0 for a job that no set of nodes holds.
     """
-    if job.is_oversized:
+    if job.node_limit is not None:
         return resources.zeros()
     vector = known_vector(unplaced_minimum(job, resources), resources)
     if job.gated:
@@ -260,7 +261,7 @@ def awaits_pods(job: Job) -> bool:
     or while others of the job are alive; of a job whose pods all ended or were deleted, no more are expected. Pods that
     no set of nodes holds together are not expected either: they would hold their reservation forever.
     """
-    if job.is_oversized:
+    if job.node_limit is not None:
         return False
     if job.counts[TaskStatus.PENDING]:
         return True

@@ -203,8 +203,10 @@ class QuotaPlugin(AdmissionPlugin):
     def _moved(self, placement: Placement, sign: int) -> None:
         job = placement.job
         if job.queue in self._session.queues:
-            self._elastic.touch(job)
-            self._inqueue.touch(job)
+            for sums in (self._elastic, self._inqueue):
+                sums.touch(job)
+                if self._session.assumptions.growing:
+                    sums.flush()  # a trial leaves nothing behind: at the next read the phase may be another
             self._count(placement, sign)
 
     def _needs_of(self, cls: TaskClass) -> Needs:

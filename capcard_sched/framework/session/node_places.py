@@ -37,6 +37,13 @@ class _Shapes(NamedTuple):
     nodes: Vector
 
 
+class _Usable(NamedTuple):
+    """The shapes with space for a pod: amounts (int64 [shapes, resources]) and nodes (int64 [shapes])."""
+
+    allocatable: Matrix
+    nodes: Vector
+
+
 _NO_CARDS: frozenset[str] = frozenset()
 
 
@@ -57,8 +64,10 @@ class NodePlaces:
         self._counts: dict[tuple[bytes, frozenset[str], frozenset[str] | None], _Places | None] = {}
         #: Name of a node to its generation and its cards.
         self._cards: dict[str, tuple[int, frozenset[str]]] = {}
-        #: The shapes of nodes: O(shapes) in place of O(nodes) per class. (Scene W3 counts 122 classes on 1,000 nodes.)
+        #: The shapes of nodes, and those with each wanted set of cards: O(shapes) in place of O(nodes) per class.
+        #: (Scene W3 counts 122 classes on 1,000 nodes.)
         self._shapes: _Shapes | None = None
+        self._usable: dict[frozenset[str] | None, _Usable] = {}
 
     def begin_session(self, snapshot: Snapshot) -> None:
         """Updates `is_changed`. O(nodes) where a node changed."""
@@ -79,6 +88,7 @@ class NodePlaces:
             self._amounts, self._is_stale, self._shapes = amounts, True, None
             self._places.clear()
             self._counts.clear()
+            self._usable.clear()
 
     def shortage(self, snapshot: Snapshot, dispatch: Dispatch, job: Job) -> ExceededLimit | None:
         """The pods of a class without which the job has not its minimum, and that no set of nodes holds; else None.
@@ -86,13 +96,19 @@ class NodePlaces:
         Figures are numbers of pods. O(pods), and O(nodes) once per class and change of a node.
         """
         self._refresh(snapshot)
-        found: list[tuple[int, str, int]] = []
-        for cls, needed in _needed(job):
+        most = max(job.min_available, *job.min_task_member.values(), 0)
+        scarce: dict[TaskClass, _Places] = {}
+        for cls in {task.cls for task in job.tasks.values()}:
             if cls not in self._places:
                 self._places[cls] = self._count(snapshot, dispatch, cls)
             places = self._places[cls]
-            if places is not None and places.pods < needed:
-                found.append((places.pods - needed, places.resource, places.pods))
+            if places is not None and places.pods < most:
+                scarce[cls] = places
+        found = [
+            (places.pods - needed, places.resource, places.pods)
+            for cls, needed in (_needed(job) if scarce else ())
+            if (places := scarce.get(cls)) is not None and places.pods < needed
+        ]
         if not found:
             return None
         missing, resource, pods = min(found)  # the order of the pods must not matter
@@ -111,22 +127,28 @@ class NodePlaces:
 
     def _sum(self, snapshot: Snapshot, cls: TaskClass, wanted: frozenset[str] | None) -> _Places | None:
         """`wanted`: cards of which a node must have one; None for any node."""
-        if self._shapes is None:
-            self._shapes = self._shapes_of(snapshot)
-        shapes, columns = self._shapes, np.flatnonzero(cls.fit_request)
-        usable: Mask = shapes.allocatable[:, PODS_COLUMN] > 0
-        if wanted is not None:
-            usable &= np.array([not wanted.isdisjoint(cards) for cards in shapes.cards])
-        if not usable.any():
+        if wanted not in self._usable:
+            self._usable[wanted] = self._with_cards(snapshot, wanted)
+        allocatable, nodes = self._usable[wanted]
+        if not len(nodes):
             return None
-        fitting = shapes.allocatable[usable][:, columns] // cls.fit_request[columns]
-        nodes = shapes.nodes[usable]
-        counts = dict(
-            zip((snapshot.resources.names[column] for column in columns), (nodes @ fitting).tolist(), strict=True)
-        )
         if cls.unoffered:  # a resource that no node has ever had has no column
             return _Places(0, min(cls.unoffered))
-        return _Places(int(nodes @ fitting.min(axis=1)), min(counts, key=lambda name: (counts[name], name)))
+        request, names = cls.fit_request, snapshot.resources.names
+        columns = request.nonzero()[0]
+        fitting = allocatable[:, columns] // request[columns]
+        counts = (nodes @ fitting).tolist()
+        least = min(counts)
+        scarcest = min(names[column] for column, count in zip(columns, counts, strict=True) if count == least)
+        return _Places(int(nodes @ fitting.min(axis=1)), scarcest)
+
+    def _with_cards(self, snapshot: Snapshot, wanted: frozenset[str] | None) -> _Usable:
+        if self._shapes is None:
+            self._shapes = self._shapes_of(snapshot)
+        usable: Mask = self._shapes.allocatable[:, PODS_COLUMN] > 0
+        if wanted is not None:
+            usable &= np.array([not wanted.isdisjoint(cards) for cards in self._shapes.cards], dtype=bool)
+        return _Usable(self._shapes.allocatable[usable], self._shapes.nodes[usable])
 
     def _shapes_of(self, snapshot: Snapshot) -> _Shapes:
         table = snapshot.nodes

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
+    from capcard_sched.model.refusal import ExceededLimit
 
 
 def mark_oversized(session: Session) -> None:
-    """Updates `Job.is_oversized`; plugins correct their reservations. Call it after the hook `open`.
+    """Updates `Job.node_limit`; plugins correct their reservations. Call it after the hook `open`.
 
     O(pods of the changed jobs); of all jobs, and O(nodes), where a node changed.
     """
@@ -18,13 +19,13 @@ def mark_oversized(session: Session) -> None:
     places.begin_session(session.snapshot)
     for key in sorted(jobs if places.is_changed or changed.everything else changed.jobs & jobs.keys()):
         job = jobs[key]
-        is_oversized = bool(session.results.guarded(job, lambda job: _is_oversized(session, job)))
-        if job.is_oversized != is_oversized:
-            job.is_oversized = is_oversized
+        limit, before = session.results.guarded(job, lambda job: _limit_of(session, job)), job.node_limit
+        job.node_limit = limit
+        if (limit is None) is not (before is None):
             session.dispatch.notify("reservation_changed", job)
 
 
-def _is_oversized(session: Session, job: Job) -> bool:
-    if session.carry_over.expects_nodes or not job.pending or job.is_ready():
-        return False
-    return session.carry_over.node_places.shortage(session.snapshot, session.dispatch, job) is not None
+def _limit_of(session: Session, job: Job) -> ExceededLimit | None:
+    if session.carry_over.expects_nodes or job.is_ready():
+        return None
+    return session.carry_over.node_places.shortage(session.snapshot, session.dispatch, job)

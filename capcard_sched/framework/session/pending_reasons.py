@@ -23,7 +23,9 @@ def _histogram(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {text}" for count, text in sorted((count, text) for text, count in counts.items()))
 
 
-def job_fit_text(job: Job, outcomes: Mapping[str, TaskOutcome], task_key: Callable[[Task], tuple[Any, ...]]) -> str:
+def job_fit_text(
+    job: Job, outcome_of: Callable[[str], TaskOutcome | None], task_key: Callable[[Task], tuple[Any, ...]]
+) -> str:
     """`pod group is not ready, 2 Pending, 3 minAvailable; Pending: 2 Unschedulable. Origin reason is p-0: ...`.
 
     The origin is the most frequent text among pending tasks, with its first task in task order.
@@ -43,27 +45,25 @@ def job_fit_text(job: Job, outcomes: Mapping[str, TaskOutcome], task_key: Callab
     needs_gated = job.needs_gated()
     words: Counter[str] = Counter()
     texts: Counter[str] = Counter()
+    messages: dict[str, str] = {}
     for task in pending:
-        outcome = outcomes.get(task.uid)
+        outcome = outcome_of(task.uid)
         schedulable = outcome is not None and outcome.kind == "schedulable"
         words["Schedulable" if schedulable else "Unschedulable"] += 1
         if outcome is not None and outcome.message:
             texts[outcome.message] += 1
+            messages[task.uid] = outcome.message
     text += f"; Pending: {_histogram(words)}"
     if needs_gated:
         text += f". {obstacles_text(job.gated.values())}"
     elif texts:
         most = max(texts.values())
-        candidates = [
-            task
-            for task in pending
-            if (found := outcomes.get(task.uid)) is not None and found.message and texts[found.message] == most
-        ]
+        candidates = [task for task in pending if task.uid in messages and texts[messages[task.uid]] == most]
         try:
             origin = min(candidates, key=task_key)
         except HookFailed:  # the failed hook was recorded during the attempt: the text is still needed
             origin = min(candidates, key=lambda task: (task.created, task.uid))
-        text += f". Origin reason is {origin.name}: {outcomes[origin.uid].message}"
+        text += f". Origin reason is {origin.name}: {messages[origin.uid]}"
     return text
 
 

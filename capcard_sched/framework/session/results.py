@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from capcard_sched.framework.api.dispatch import HookFailed, error_text
@@ -136,10 +135,6 @@ class SessionResults:
     def outcome_of(self, uid: str) -> TaskOutcome | None:
         """The outcome of a task's last attempt, in this session or in an earlier one that still holds."""
         return self.outcomes.get(uid) or self._failed_attempts.outcomes.get(uid)
-
-    def all_outcomes(self) -> Mapping[str, TaskOutcome]:
-        """The outcomes of this session, and those of earlier ones that still hold."""
-        return ChainMap(self._outcomes, self._failed_attempts.outcomes)
 
     def refusal_of(self, task: Task, hook: str) -> Refusal | None:
         """The refusal of a task by a hook, of this session or of an earlier one that still holds."""

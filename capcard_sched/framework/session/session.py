@@ -188,10 +188,7 @@ class Session:
 
     def exceeded_limit(self, job: Job) -> ExceededLimit | None:
         """The limit of a queue that the minimum of a waiting job exceeds, or that of the nodes: it can never start."""
-        found = None if job.is_ready() else self.dispatch.first("exceeded_limit", job)
-        if found or job.is_ready() or self.carry_over.expects_nodes:
-            return found
-        return self.carry_over.node_places.shortage(self.snapshot, self.dispatch, job)
+        return None if job.is_ready() else self.dispatch.first("exceeded_limit", job) or job.node_limit
 
     def job_enqueueable(self, job: Job) -> tuple[bool, Refusal | None]:
         """Whether the job may leave phase Pending.
@@ -252,7 +249,7 @@ class Session:
         """The text of a job that is not ready; "" where nothing carries it out."""
         if self.carry_over.is_silent:
             return ""
-        return job_fit_text(job, self.results.all_outcomes(), self.task_key)
+        return job_fit_text(job, self.results.outcome_of, self.task_key)
 
     def once(self, make: Callable[[Session], _T]) -> _T:
         """The object that `make` builds for this session: built at the first call, shared afterwards."""

@@ -184,7 +184,7 @@ def test_a_reservation_leaves_out_gated_tasks_and_never_goes_below_zero() -> Non
     "phase, min_member, reserved",
     [
         pytest.param("Pending", 1, None, id="not admitted"),
-        pytest.param("Inqueue", 9, {"memory": 100}, id="admitted"),
+        pytest.param("Inqueue", 4, {"memory": 100}, id="admitted"),
         pytest.param("Running", 1, {"memory": 100}, id="running with its minimum"),
         pytest.param("Running", 2, None, id="running below its minimum"),
     ],

@@ -91,7 +91,7 @@ _ROOM = TaskOutcome("schedulable", "", "n1")
 def test_job_text(size: int, minimum: int, outcomes: dict[int, TaskOutcome], text: str) -> None:
     h = _gang(size, minimum)
     by_uid = {h.task(f"g-w-{i}").uid: outcome for i, outcome in outcomes.items()}
-    assert job_fit_text(h.job("g"), by_uid, _key) == f"pod group is not ready, {text}"
+    assert job_fit_text(h.job("g"), by_uid.get, _key) == f"pod group is not ready, {text}"
 
 
 def test_job_text_counts_every_status() -> None:
@@ -100,7 +100,7 @@ def test_job_text_counts_every_status() -> None:
     h.pod("r1", node="n1")
     h.pod("done", node="n1", phase="Succeeded")
     h.session()
-    assert job_fit_text(h.job("g"), {}, _key) == (
+    assert job_fit_text(h.job("g"), {}.get, _key) == (
         "pod group is not ready, 1 Pending, 1 Succeeded, 2 Running, 5 minAvailable; Pending: 1 Unschedulable"
     )
 
@@ -112,7 +112,7 @@ def test_job_text_comes_even_when_a_plugin_cannot_order_the_tasks() -> None:
         raise HookFailed("moody", "task_order", RuntimeError("no"))
 
     outcomes = {uid: _unfit("full.") for uid in h.job("g").tasks}
-    assert job_fit_text(h.job("g"), outcomes, broken).endswith("Origin reason is g-w-0: full.")
+    assert job_fit_text(h.job("g"), outcomes.get, broken).endswith("Origin reason is g-w-0: full.")
 
 
 @pytest.mark.parametrize(
