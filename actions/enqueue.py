@@ -10,17 +10,13 @@ from capcard_sched.framework.session.action import Action
 from capcard_sched.framework.session.ordering import Rounds
 from capcard_sched.model import reasons
 from capcard_sched.model.refusal import Refusal
-from capcard_sched.model.status import PodGroupPhase
+from capcard_sched.model.status import PHASE_INQUEUE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
-
-
-#: Constants, as `model.status` recommends.
-_INQUEUE = PodGroupPhase.INQUEUE
 
 
 class EnqueueArguments(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +113,7 @@ class Enqueue(Action):
         self._queue_limits.update(limits)
         for key in sorted(jobs if moved or changed.everything else changed.jobs):
             job = jobs.get(key)
-            if job is None or job.phase is not _INQUEUE:
+            if job is None or job.phase is not PHASE_INQUEUE:
                 continue
             try:
                 with session.assumptions.assume_admission():
@@ -190,4 +186,4 @@ class Enqueue(Action):
 
 def _is_stuck(job: Job) -> bool:
     """Whether a job was admitted and has no pod placed or nominated, also when its pods were never created."""
-    return job.phase is _INQUEUE and not job.allocated_tasks and not job.waiting_tasks
+    return job.phase is PHASE_INQUEUE and not job.allocated_tasks and not job.waiting_tasks

@@ -18,7 +18,7 @@ from capcard_sched.model.reasons import (
     NOT_ENOUGH_TASKS,
 )
 from capcard_sched.model.refusal import Refusal
-from capcard_sched.model.status import TaskStatus, Vote
+from capcard_sched.model.status import BINDING, BOUND, RUNNING, TaskStatus, Vote
 from capcard_sched.model.workload import has_no_group_of_its_own
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ SCHEDULED = "Scheduled"
 
 #: Cause of the protection of a pod without PodGroup of its own in reports.
 BARE_POD = "gang (bare pod)"
-#: Constants, as `model.status` recommends.
-_RUNNING, _BOUND, _BINDING = TaskStatus.RUNNING, TaskStatus.BOUND, TaskStatus.BINDING
 
 
 class Gang(Plugin):
@@ -86,7 +84,7 @@ class Gang(Plugin):
         if job.is_ready():
             return 2
         counts = job.counts
-        return 0 if counts[_RUNNING] or counts[_BOUND] or counts[_BINDING] else 1
+        return 0 if counts[RUNNING] or counts[BOUND] or counts[BINDING] else 1
 
     def job_ready(self, job: Job) -> bool:
         return job.is_ready() and (not job.min_task_member or job.roles_ready())

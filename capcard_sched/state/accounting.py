@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from capcard_sched.model.status import ALLOCATED_STATUSES, BOUND_STATUSES, PLACED_STATUSES, TaskStatus
+from capcard_sched.model.status import (
+    ALLOCATED,
+    ALLOCATED_STATUSES,
+    BINDING,
+    BOUND_STATUSES,
+    PENDING,
+    PIPELINED,
+    PLACED_STATUSES,
+    RELEASING,
+    TaskStatus,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,9 +36,6 @@ if TYPE_CHECKING:
 
 #: Rows. Above this number, one array operation charges all rows.
 _FEW_ROWS = 3
-#: Constants, as `model.status` recommends.
-_PENDING, _ALLOCATED, _PIPELINED = TaskStatus.PENDING, TaskStatus.ALLOCATED, TaskStatus.PIPELINED
-_BINDING, _RELEASING = TaskStatus.BINDING, TaskStatus.RELEASING
 _BEST_EFFORT = len(TaskStatus)  # index of pending best-effort tasks in the per-role counters
 
 
@@ -73,7 +80,7 @@ class Accounting:
         if fills:
             table, cls = self._nodes, first.cls
             self._fill_rows(fills, table.charged, cls.charge)
-            if first.status is _RELEASING:
+            if first.status is RELEASING:
                 self._fill_rows(fills, table.releasing, cls.request)
             table.total_used += cls.request * sum(fills.values())
 
@@ -102,12 +109,12 @@ class Accounting:
         """Add (+1) the task's amounts to the row of its node, or subtract (-1) them."""
         table, cls = self._nodes, task.cls
         change = np.add if sign > 0 else np.subtract
-        if task.status is _PIPELINED:
+        if task.status is PIPELINED:
             change(amounts := table.pipelined[row], cls.request, amounts)
         else:
             change(amounts := table.charged[row], cls.charge, amounts)
             change(amounts := table.total_used, cls.request, amounts)
-            if task.status is _RELEASING:
+            if task.status is RELEASING:
                 change(amounts := table.releasing[row], cls.request, amounts)
         table.touch(row)
 
@@ -118,7 +125,7 @@ class Accounting:
         node = task.node
         if node is None:
             return
-        if task.status in PLACED_STATUSES or task.status is _PIPELINED:
+        if task.status in PLACED_STATUSES or task.status is PIPELINED:
             if sign > 0:
                 node.tasks[task.uid] = task
             else:
@@ -132,8 +139,8 @@ class Accounting:
         first, count = tasks[0], sign * len(tasks)
         status, cls = first.status, first.cls
         self._changes.jobs.add(job.key)
-        pending = status is _PENDING and not (first.gated or first.held)
-        waiting = job.pending if pending else job.gated if status is _PENDING and first.gated else None
+        pending = status is PENDING and not (first.gated or first.held)
+        waiting = job.pending if pending else job.gated if status is PENDING and first.gated else None
         for task in tasks:
             if sign > 0:
                 job.tasks[task.uid] = task
@@ -144,7 +151,7 @@ class Accounting:
                 if waiting is not None:
                     del waiting[task.uid]
         job.counts[status] += count
-        if status is _PENDING and cls.best_effort and not first.gated:
+        if status is PENDING and cls.best_effort and not first.gated:
             job.pending_best_effort += count
         if job.min_task_member or job.groups is not None:
             for task in tasks:
@@ -194,13 +201,13 @@ class Accounting:
         """
         count = len(tasks)
         counts = job.counts
-        counts[_PENDING] -= count
+        counts[PENDING] -= count
         counts[status] += count
         cls = tasks[0].cls
         pending = job.pending
         table = self._nodes
         request = cls.request
-        allocated = status is _ALLOCATED
+        allocated = status is ALLOCATED
         target, amounts = (table.charged, cls.charge) if allocated else (table.pipelined, request)
         rows = [node.row for node in nodes if node.known]
         fills = dict.fromkeys(rows, 1)
@@ -220,7 +227,7 @@ class Accounting:
         if cls.best_effort:
             job.pending_best_effort -= count
         if job.min_task_member or job.groups is not None:
-            _shift_members(job, tasks, _PENDING, status)
+            _shift_members(job, tasks, PENDING, status)
         if allocated:
             change = request if count == 1 else request * count
             if rows:
@@ -252,7 +259,7 @@ class Accounting:
             status, cls, node = task.status, task.cls, task.node
             assert node is not None, task
             job.counts[status] -= 1
-            job.counts[_PENDING] += 1
+            job.counts[PENDING] += 1
             del node.tasks[task.uid]
             if node.known:
                 self.charge_row(node.row, task, -1)
@@ -264,21 +271,21 @@ class Accounting:
             if cls.best_effort:
                 job.pending_best_effort += 1
             if job.min_task_member or job.groups is not None:
-                _shift_members(job, [task], status, _PENDING)
-            task.status, task.node = _PENDING, None
+                _shift_members(job, [task], status, PENDING)
+            task.status, task.node = PENDING, None
             job.pending[task.uid] = task
 
     def set_binding(self, job: Job, tasks: list[Task]) -> None:
         """Commit: ALLOCATED tasks become BINDING. Amounts do not change."""
         count = len(tasks)
-        job.counts[_ALLOCATED] -= count
-        job.counts[_BINDING] += count
+        job.counts[ALLOCATED] -= count
+        job.counts[BINDING] += count
         job.bound += count
         if job.min_task_member or job.groups is not None:
-            _shift_members(job, tasks, _ALLOCATED, _BINDING)
+            _shift_members(job, tasks, ALLOCATED, BINDING)
         mark = self._changes.nodes.add
         for task in tasks:
-            task.status = _BINDING
+            task.status = BINDING
             if task.node is not None:
                 mark(task.node.name)
         self._changes.jobs.add(job.key)
@@ -287,7 +294,7 @@ class Accounting:
     def release(self, task: Task) -> TaskStatus:
         """Evict a running or bound task: it becomes RELEASING. Returns the former status for `unrelease`."""
         former = self._former[task.uid] = task.status
-        self.move(task, _RELEASING, task.node)
+        self.move(task, RELEASING, task.node)
         return former
 
     def unrelease(self, task: Task, former: TaskStatus) -> None:
@@ -313,7 +320,7 @@ def _count_member(job: Job, task: Task, sign: int) -> None:
     if job.min_task_member:
         role = job.roles.setdefault(task.role, [0] * (_BEST_EFFORT + 1))
         role[task.status] += sign
-        if task.status is _PENDING and task.cls.best_effort and not task.gated:
+        if task.status is PENDING and task.cls.best_effort and not task.gated:
             role[_BEST_EFFORT] += sign
     if job.groups is not None:
         if sign > 0:
@@ -330,4 +337,4 @@ def _shift_members(job: Job, tasks: list[Task], before: TaskStatus, after: TaskS
         role[before] -= 1
         role[after] += 1
         if task.cls.best_effort:
-            role[_BEST_EFFORT] += (after is _PENDING) - (before is _PENDING)
+            role[_BEST_EFFORT] += (after is PENDING) - (before is PENDING)

@@ -5,14 +5,14 @@ A job is admitted when its minimum fits limit x overCommitFactor beside allocate
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from capcard_sched.framework.quota.limits import QuotaShortage, scaled
 from capcard_sched.model.reasons import INVALID_CARD_REQUEST
 from capcard_sched.model.refusal import ExceededLimit, Refusal
-from capcard_sched.model.status import Vote
+from capcard_sched.model.status import VOTE_PERMIT, Vote
 from capcard_sched.plugins.capacity_card.charge import ChargeSum
 from capcard_sched.plugins.capacity_card.multi_card_admission import QueueUsage
 from capcard_sched.plugins.capacity_card.refusals import figures_of
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.capacity_card.accounts import CardAccounts
     from capcard_sched.plugins.capacity_card.quota import ChargeBook, JobAccount, QueueAccount
     from capcard_sched.plugins.capacity_card.refusals import QuotaHook, QuotaRefusals
-
-_PERMIT: Final = Vote.PERMIT
 
 
 class AdmissionCheck:
@@ -71,7 +69,7 @@ class AdmissionCheck:
                 book = one.own if one is account.queue else one.subtree
                 found = _with_reserved(found, book.inqueue, account.inqueue)
                 return self._refusals.shortage(hook, account.queue, found, pods_too=pods_too)
-        return _PERMIT
+        return VOTE_PERMIT
 
     def admission_version(self, job: Job) -> tuple[object, ...] | None:
         """The inputs of `job_enqueueable`: equal versions give equal results. None forces a call."""

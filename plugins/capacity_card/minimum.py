@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.cards import parse_card_request
-from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
+from capcard_sched.model.status import COMPLETED_STATUSES, PENDING, PodGroupPhase, TaskStatus
 from capcard_sched.plugins.capacity_card.card_inventory import CardAmounts, parsed
 from capcard_sched.plugins.capacity_card.cards import mixed_resources
 from capcard_sched.plugins.capacity_card.charge import PLAIN, ChargeSum, JobQuantities, alternatives_of, same_set
@@ -27,7 +27,6 @@ _NO_INDEX = 1 << 62
 _ALLOCATED, _PENDING, _LEAVING = range(3)
 #: On their node, but not part of the job any more.
 _GOING = frozenset({TaskStatus.RELEASING, TaskStatus.UNKNOWN})
-_WAITING = TaskStatus.PENDING
 _NAMES = tuple(PLAIN.items())
 
 
@@ -161,13 +160,13 @@ class Minimum:
             return None
         first = next(iter(tasks.values()))
         cls, status = first.cls, first.status
-        gated = status is _WAITING and len(job.pending) < count
+        gated = status is PENDING and len(job.pending) < count
         if gated or job.counts[status] < count or len({task.cls for task in tasks.values()}) > 1:
             return None
         if held and status not in _GOING:
             charge = next(iter(held.values()))
             return _Member(_ALLOCATED, first, charge, count) if len(set(map(id, held.values()))) == 1 else None
-        return _Member(_PENDING, first, self._demands.of(cls).claim, count) if status is _WAITING else None
+        return _Member(_PENDING, first, self._demands.of(cls).claim, count) if status is PENDING else None
 
     def request_of(self, job: Job) -> CardAmounts:
         """The job's `card.request`; invalid when malformed, or when a key mixes cards of different resources."""
@@ -193,7 +192,7 @@ class Minimum:
             charge = held.get(uid)
             if charge is not None:
                 members.append(_Member(_LEAVING if task.status in _GOING else _ALLOCATED, task, charge))
-            elif task.status is _WAITING:
+            elif task.status is PENDING:
                 members.append(_Member(_PENDING, task, demands.of(task.cls).claim))
             elif task.status not in COMPLETED_STATUSES:
                 members.append(_Member(_LEAVING, task, demands.placed(task, task.node)))

@@ -13,7 +13,7 @@ from capcard_sched.framework.quota.limits import UNLIMITED
 from capcard_sched.framework.quota.queue_sums import awaits_pods
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.cards import CardQuota, is_card_quota, parse_card_quota
-from capcard_sched.model.status import PodGroupPhase
+from capcard_sched.model.status import PHASE_INQUEUE, PHASE_RUNNING, PodGroupPhase
 from capcard_sched.plugins.capacity_card.card_flow import reachable_sum, sum_of
 from capcard_sched.plugins.capacity_card.card_inventory import parsed
 from capcard_sched.plugins.capacity_card.charge import PLAIN, ChargeSum, alternatives_of
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from capcard_sched.model.queue import Queue
     from capcard_sched.plugins.capacity_card.arguments import ServiceType
     from capcard_sched.plugins.capacity_card.charge import Charge, JobQuantities
-
-
-#: Constants, as `model.status` recommends.
-_INQUEUE, _RUNNING = PodGroupPhase.INQUEUE, PodGroupPhase.RUNNING
 
 
 class QueueQuota(NamedTuple):
@@ -365,9 +361,9 @@ class JobAccount(ChargeBook):
         self.inqueue = ChargeSum()
         if self.impossible is not None or job.node_limit is not None:
             pass  # it can never start: it would hold its reservation forever
-        elif self.admitted or (phase is _INQUEUE and awaits_pods(job)):
+        elif self.admitted or (phase is PHASE_INQUEUE and awaits_pods(job)):
             self.inqueue = quantities.want.without(quantities.gated).without(self.allocated)
-        elif phase is _RUNNING and awaits_pods(job):
+        elif phase is PHASE_RUNNING and awaits_pods(job):
             self.inqueue = quantities.need.without(quantities.gated).without(self.allocated)
         self.seen.update(self.inqueue)
         for book in self.queue.books:

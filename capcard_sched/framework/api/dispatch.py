@@ -10,7 +10,7 @@ from capcard_sched.framework.api.hooks import BY_METHOD, DECORATED, HOOKS, Hook
 from capcard_sched.framework.api.node_hooks import declared_hooks
 from capcard_sched.framework.api.plugin import Protection, Reads, VictimDecision
 from capcard_sched.model.refusal import Refusal
-from capcard_sched.model.status import Vote
+from capcard_sched.model.status import VOTE_PERMIT, VOTE_REJECT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import PodSignature
     from capcard_sched.framework.api.plugin import Plugin
 
-#: Constants, as `model.status` recommends.
-_REJECT, _PERMIT = Vote.REJECT, Vote.PERMIT
 
 #: Plugin name and its method, which raises HookFailed.
 Entry = tuple[str, "Callable[..., Any]"]
@@ -241,9 +239,9 @@ class Dispatch:
                 result = call(subject)
                 if isinstance(result, Refusal):
                     return False, result
-                if result == _REJECT:
+                if result == VOTE_REJECT:
                     return False, None
-                permitted = permitted or result == _PERMIT
+                permitted = permitted or result == VOTE_PERMIT
             if permitted:
                 return True, None
         return True, None

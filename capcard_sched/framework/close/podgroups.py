@@ -10,7 +10,16 @@ from capcard_sched.model.kube_groups import kube_name
 from capcard_sched.model.losses import stranded_of
 from capcard_sched.model.reasons import NODE_NOT_READY
 from capcard_sched.model.refusal import Refusal
-from capcard_sched.model.status import COMPLETED_STATUSES, SCHEDULED_STATUSES, PodGroupPhase, TaskStatus
+from capcard_sched.model.status import (
+    COMPLETED_STATUSES,
+    PHASE_COMPLETED,
+    PHASE_INQUEUE,
+    PHASE_PENDING,
+    RELEASING,
+    RUNNING,
+    SCHEDULED_STATUSES,
+    PodGroupPhase,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -20,10 +29,7 @@ if TYPE_CHECKING:
 
 #: Seconds before a missing PodGroup, and a gang without all its pods, are reported: controllers create one by one.
 GRACE_SECONDS: Final = 5.0
-#: Constants, as `model.status` recommends.
-_PENDING, _INQUEUE, _COMPLETED = PodGroupPhase.PENDING, PodGroupPhase.INQUEUE, PodGroupPhase.COMPLETED
-_RUNNING, _RELEASING = TaskStatus.RUNNING, TaskStatus.RELEASING
-_SCHEDULED: Final = (*SCHEDULED_STATUSES, _RELEASING)
+_SCHEDULED: Final = (*SCHEDULED_STATUSES, RELEASING)
 
 
 class MissingGroups:
@@ -113,15 +119,15 @@ def enter_phase(session: Session, job: Job, *, unschedulable: bool) -> PodGroupP
 def next_phase(job: Job, *, unschedulable: bool) -> PodGroupPhase:
     """The phase of a job at close. Completed requires that no live member remains."""
     counts = job.counts
-    if job.phase is _COMPLETED and job.count(COMPLETED_STATUSES) == len(job.tasks):
-        return _COMPLETED  # also when its finished pods are deleted
-    if counts[_RUNNING] and unschedulable:
+    if job.phase is PHASE_COMPLETED and job.count(COMPLETED_STATUSES) == len(job.tasks):
+        return PHASE_COMPLETED  # also when its finished pods are deleted
+    if counts[RUNNING] and unschedulable:
         return PodGroupPhase.UNKNOWN
-    scheduled = job.count(SCHEDULED_STATUSES) + counts[_RELEASING]
+    scheduled = job.count(SCHEDULED_STATUSES) + counts[RELEASING]
     completed = job.count(COMPLETED_STATUSES)
     if scheduled >= job.min_available and _is_begun(job) and (scheduled or _wants_nothing(job)):
-        return _COMPLETED if completed == len(job.tasks) else PodGroupPhase.RUNNING
-    return _INQUEUE if job.phase is _INQUEUE else _PENDING
+        return PHASE_COMPLETED if completed == len(job.tasks) else PodGroupPhase.RUNNING
+    return PHASE_INQUEUE if job.phase is PHASE_INQUEUE else PHASE_PENDING
 
 
 def _has_subgroups(job: Job) -> bool:
@@ -137,7 +143,7 @@ def _is_begun(job: Job) -> bool:
 def _wants_nothing(job: Job) -> bool:
     """Whether the job has no pods and was admitted without a request."""
     requested = CARD_REQUEST in job.annotations or any((job.min_resources or {}).values())
-    return not job.tasks and not requested and job.phase is not _PENDING
+    return not job.tasks and not requested and job.phase is not PHASE_PENDING
 
 
 def report_stranded(session: Session) -> None:

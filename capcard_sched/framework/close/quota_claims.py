@@ -18,7 +18,7 @@ from capcard_sched.model import reasons
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.job import Node
 from capcard_sched.model.queue import ROOT, ancestors
-from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.status import ALLOCATED
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from capcard_sched.model.refusal import Refusal
     from capcard_sched.state.changes import Changes
 
-#: Constants, as `model.status` recommends.
-_ALLOCATED = TaskStatus.ALLOCATED
 _ENQUEUE = "job_enqueueable"
 _UNSCHEDULABLE = reasons.POD_UNSCHEDULABLE.code
 _QUOTA, _GANG = reasons.POD_QUOTA_PENDING.code, reasons.POD_GANG_PENDING.code
@@ -323,7 +321,7 @@ class _ClaimPass:
 
     def _hold(self, job: Job, tasks: Sequence[Task]) -> None:
         placement = Placement(job, tasks[0].cls, list(tasks), [self._node] * len(tasks))
-        self._session.state.place(job, placement.tasks, placement.nodes, _ALLOCATED)
+        self._session.state.place(job, placement.tasks, placement.nodes, ALLOCATED)
         self._held.append(placement)
         for call in self._counts:
             call(placement)

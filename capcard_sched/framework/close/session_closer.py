@@ -34,7 +34,15 @@ from capcard_sched.model.intents import (
 from capcard_sched.model.namespace_queues import missing_text
 from capcard_sched.model.objects import PodGroupCondition
 from capcard_sched.model.refusal import Refusal
-from capcard_sched.model.status import PodGroupPhase, TaskStatus
+from capcard_sched.model.status import (
+    FAILED,
+    PHASE_INQUEUE,
+    PHASE_PENDING,
+    RUNNING,
+    SUCCEEDED,
+    PodGroupPhase,
+    TaskStatus,
+)
 from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
@@ -47,12 +55,9 @@ if TYPE_CHECKING:
 #: The kinds of failure of a job's tasks: kind of outcome, and hook, plugin and reason of its refusal.
 FailureKinds: TypeAlias = frozenset[tuple[str, str, str, str]]
 _OPPOSITE = {"Scheduled": "Unschedulable", "Unschedulable": "Scheduled"}
-#: Constants, as `model.status` recommends.
-_PENDING, _INQUEUE = PodGroupPhase.PENDING, PodGroupPhase.INQUEUE
-_WAITING = (_PENDING, _INQUEUE, PodGroupPhase.UNKNOWN)
+_WAITING = (PHASE_PENDING, PHASE_INQUEUE, PodGroupPhase.UNKNOWN)
 #: Conditions that become False in a session that does not set them.
 _PASSING = (reasons.CAN_NEVER_START, reasons.NODE_NOT_READY, reasons.HALF_GANG, reasons.GANG_WAS_WHOLE)
-_RUNNING, _SUCCEEDED, _FAILED = TaskStatus.RUNNING, TaskStatus.SUCCEEDED, TaskStatus.FAILED
 
 
 class SessionCloser:
@@ -210,7 +215,7 @@ class SessionCloser:
             return
         conditions = self._conditions(session, job, wanted)
         counts = job.counts
-        status_counts = counts[_RUNNING], counts[_SUCCEEDED], counts[_FAILED]
+        status_counts = counts[RUNNING], counts[SUCCEEDED], counts[FAILED]
         changed = phase is not before or unwritten or conditions != job.conditions or status_counts != job.status_counts
         if changed and (
             job.implicit
@@ -218,7 +223,7 @@ class SessionCloser:
         ):
             job.conditions, job.status_counts = conditions, status_counts
             if not job.implicit:
-                admitted = admitted and phase is _INQUEUE
+                admitted = admitted and phase is PHASE_INQUEUE
                 intents.append(
                     UpdatePodGroup(job.namespace, job.name, job.uid, phase.value, *status_counts, conditions, admitted)
                 )
@@ -371,7 +376,7 @@ def _failure_of(session: Session, job: Job) -> FailureKinds | None:
 
     Which of its tasks would fit beside them, and all figures, are left out: they change with every other placement.
     """
-    if job.phase is _PENDING or job.topology is not None or job.key in session.results.pipelined_jobs:
+    if job.phase is PHASE_PENDING or job.topology is not None or job.key in session.results.pipelined_jobs:
         return None
     kinds: set[tuple[str, str, str, str]] = set()
     for uid in job.pending:

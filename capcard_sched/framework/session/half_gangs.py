@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.reasons import GANG_WAS_WHOLE, HALF_GANG, HALF_GANG_EVICTED
-from capcard_sched.model.status import EVICTABLE_STATUSES, PodGroupPhase, TaskStatus
+from capcard_sched.model.status import BOUND, EVICTABLE_STATUSES, RUNNING, PodGroupPhase
 from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 #: Seconds. Default of `--half-gang-timeout`.
 HALF_GANG_SECONDS: Final = 60.0
-#: Constants, as `model.status` recommends.
-_BOUND, _RUNNING = TaskStatus.BOUND, TaskStatus.RUNNING
 #: Reason of the evictions.
 _EVICTION: Final = "half-gang"
 
@@ -77,7 +75,7 @@ class HalfGangs:
             members = _members_of(session, job)
             if members:
                 self._note(session, job, members, known.get(key), evicts=evicts)
-            elif job.was_whole and job.is_partial() and job.counts[_BOUND] and not job.counts[_RUNNING]:
+            elif job.was_whole and job.is_partial() and job.counts[BOUND] and not job.counts[RUNNING]:
                 session.results.set_condition(job, GANG_WAS_WHOLE.code, GANG_WAS_WHOLE.code, GANG_WAS_WHOLE.render())
 
     def _note(

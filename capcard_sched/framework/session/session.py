@@ -19,7 +19,7 @@ from capcard_sched.framework.session.queue_access import QueueAccess
 from capcard_sched.framework.session.results import SessionResults
 from capcard_sched.framework.session.session_deadline import SessionDeadline
 from capcard_sched.framework.session.snapshot import Snapshot
-from capcard_sched.model.status import PodGroupPhase
+from capcard_sched.model.status import PHASE_INQUEUE, PHASE_PENDING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _NO_INDEX = 1 << 62
-#: Constants, as `model.status` recommends.
-_PENDING, _INQUEUE = PodGroupPhase.PENDING, PodGroupPhase.INQUEUE
 
 
 class Session:
@@ -283,11 +281,11 @@ class Session:
 
     def in_phase_pending(self) -> Iterable[Job]:
         """Jobs in phase Pending, skipped ones included."""
-        return [job for job in self._waiting() if job.phase is _PENDING]
+        return [job for job in self._waiting() if job.phase is PHASE_PENDING]
 
     def to_admit(self) -> Iterable[Job]:
         """Jobs in phase Pending that may be admitted now."""
-        return [job for job in self.state.active.values() if job.phase is _PENDING]
+        return [job for job in self.state.active.values() if job.phase is PHASE_PENDING]
 
     def with_pending_tasks(self) -> Iterable[Job]:
         """Jobs with pending tasks, skipped ones included."""
@@ -375,7 +373,7 @@ class Session:
 
     def enqueue(self, job: Job) -> None:
         """Moves the job from phase Pending to Inqueue."""
-        job.phase = _INQUEUE
+        job.phase = PHASE_INQUEUE
         self.results.report.add_enqueued(job.key)
         self.results.touch(job.key)
         self.state.changes.jobs.add(job.key)
@@ -383,7 +381,7 @@ class Session:
     def requeue(self, job: Job) -> None:
         """Returns an admitted job to phase Pending; its reservation is free from the next session on."""
         self.failed_attempts.drop(job)
-        job.phase = _PENDING
+        job.phase = PHASE_PENDING
         self.results.touch(job.key)
         self.state.changes.jobs.add(job.key)
         self.state.active[job.key] = job
@@ -391,7 +389,7 @@ class Session:
 
     def is_pending_phase(self, job: Job) -> bool:
         """Whether the job is in phase Pending."""
-        return job.phase is _PENDING
+        return job.phase is PHASE_PENDING
 
     def has_releasing(self) -> bool:
         """Whether any task is releasing. O(nodes) once, and again after evictions.

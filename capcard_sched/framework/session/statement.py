@@ -16,7 +16,7 @@ from capcard_sched.framework.api.plugin import Placement
 from capcard_sched.framework.session.report import TaskOutcome
 from capcard_sched.model.annotations import QUEUE_ALLOCATION_GATE
 from capcard_sched.model.intents import Bind, Evict
-from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.status import ALLOCATED, PIPELINED, TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.intents import ClaimBinding
     from capcard_sched.model.job import Job, Node, Task
-
-
-#: Constants, as `model.status` recommends.
-_ALLOCATED, _PIPELINED = TaskStatus.ALLOCATED, TaskStatus.PIPELINED
 
 
 class _EvictionRecord(NamedTuple):
@@ -55,16 +51,16 @@ class Statement:
 
     def allocate(self, job: Job, tasks: list[Task], nodes: list[Node]) -> None:
         """Places pending tasks of one class on idle capacity of nodes. Raises HookFailed and leaves nothing behind."""
-        self._place(job, tasks, nodes, _ALLOCATED)
+        self._place(job, tasks, nodes, ALLOCATED)
 
     def pipeline(self, job: Job, tasks: list[Task], nodes: list[Node]) -> None:
         """Places pending tasks on capacity that is being released. Raises HookFailed and leaves nothing behind."""
-        self._place(job, tasks, nodes, _PIPELINED)
+        self._place(job, tasks, nodes, PIPELINED)
 
     def _place(self, job: Job, tasks: list[Task], nodes: list[Node], status: TaskStatus) -> None:
         session = self._session
         session.state.place(job, tasks, nodes, status)
-        session.results.count_pipelined(len(tasks) if status is _PIPELINED else 0)
+        session.results.count_pipelined(len(tasks) if status is PIPELINED else 0)
         placement = Placement(job, tasks[0].cls, tasks, nodes)
         try:
             session.dispatch.notify("on_allocate", placement)
@@ -75,7 +71,7 @@ class Statement:
 
     def _unplace(self, placement: Placement) -> None:
         session = self._session
-        session.results.count_pipelined(-len(placement.tasks) if placement.tasks[0].status is _PIPELINED else 0)
+        session.results.count_pipelined(-len(placement.tasks) if placement.tasks[0].status is PIPELINED else 0)
         try:
             session.dispatch.notify("on_deallocate", placement)
         finally:
@@ -90,13 +86,13 @@ class Statement:
     def pipelined(self) -> list[Placement]:
         """Placements on capacity that is being released."""
         return [
-            record for record in self._records if isinstance(record, Placement) and record.tasks[0].status is _PIPELINED
+            record for record in self._records if isinstance(record, Placement) and record.tasks[0].status is PIPELINED
         ]
 
     def pipelines_since(self, length: int) -> bool:
         """Whether an operation since the statement had `length` of them uses capacity that is being released."""
         return any(
-            isinstance(record, Placement) and record.tasks[0].status is _PIPELINED for record in self._records[length:]
+            isinstance(record, Placement) and record.tasks[0].status is PIPELINED for record in self._records[length:]
         )
 
     @property
@@ -145,7 +141,7 @@ class Statement:
             try:
                 if isinstance(record, Placement):
                     for task, node in zip(record.tasks, record.nodes, strict=True) if record_outcomes else ():
-                        allocated = task.status is _ALLOCATED
+                        allocated = task.status is ALLOCATED
                         session.results.set_outcome(
                             task, TaskOutcome("schedulable" if allocated else "pipelined", "", node.name)
                         )
@@ -172,7 +168,7 @@ class Statement:
         """
         session = self._session
         bound = [
-            record for record in self._records if isinstance(record, Placement) and record.tasks[0].status is _ALLOCATED
+            record for record in self._records if isinstance(record, Placement) and record.tasks[0].status is ALLOCATED
         ]
         annotations, volumes = self._annotations(bound), self._volumes(bound)
         locks = {uid: lock for wanted in self._wanted("node_lock", bound) for uid, lock in wanted.items()}
@@ -189,7 +185,7 @@ class Statement:
                         task.namespace, task.name, task.uid, record.reason, record.message, record.node.name, by, queue
                     )
                 )
-            elif record.tasks[0].status is _ALLOCATED:
+            elif record.tasks[0].status is ALLOCATED:
                 session.state.set_binding(record.job, record.tasks)
                 for task in record.tasks if annotations else ():
                     session.state.assume_device_notes(task, annotations.get(task.uid, {}))

@@ -100,7 +100,7 @@ def test_job_text_counts_every_status() -> None:
     h.pod("r1", node="n1")
     h.pod("done", node="n1", phase="Succeeded")
     h.session()
-    assert job_fit_text(h.job("g"), {}.get, _key) == (
+    assert job_fit_text(h.job("g"), lambda uid: None, _key) == (
         "pod group is not ready, 1 Pending, 1 Succeeded, 2 Running, 5 minAvailable; Pending: 1 Unschedulable"
     )
 
