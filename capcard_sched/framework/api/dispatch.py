@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.plugin import Plugin
 
 
-#: Plugin name and its method, which raises HookFailed.
+#: Plugin name and its method.
 Entry = tuple[str, "Callable[..., Any]"]
 
 
@@ -59,16 +59,12 @@ def error_text(error: BaseException) -> str:
     return str(error) if isinstance(error, HookFailed) else f"{type(error).__name__}: {error}"
 
 
-def guarded(plugin: str, hook: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """The call of a hook that raises HookFailed when the plugin raises."""
-
-    def guard(*arguments: object) -> Any:
-        try:
-            return call(*arguments)
-        except Exception as error:
-            raise HookFailed(plugin, hook, error) from error
-
-    return guard
+def run_hook(plugin: str, hook: str, call: Callable[..., Any], *arguments: object) -> Any:
+    """The result of a hook. Raises HookFailed when the plugin raises."""
+    try:
+        return call(*arguments)
+    except Exception as error:
+        raise HookFailed(plugin, hook, error) from error
 
 
 class Dispatch:
@@ -84,42 +80,38 @@ class Dispatch:
                     self.plugins.append(plugin)
         #: What all plugins together read.
         self.reads = reduce(or_, (plugin.reads for plugin in self.plugins), Reads(0))
+        #: The methods themselves: a guard around each call costs more than most hooks that run per job or pod.
         self._tiers: dict[str, list[list[Entry]]] = {}
-        self._flat: dict[str, list[Entry]] = {}
-        #: The same with the plain methods, for the combinations that are evaluated per job and per pod: a guard around
-        #: each call costs more than most of these hooks.
-        self._plain: dict[str, list[Entry]] = {}
         #: Filters and scores in conf order, and in order of definition within a plugin.
         self.filters, self.scores = ([*self._node_hooks(kind, tiers)] for kind in ("filter", "score"))
         for hook in HOOKS:
             method, plain = hook.method, [self._resolve(hook, tier) for tier in tiers]
             if method == "on_allocate":
                 plain = [self._allocators_first(plain)]
-            tiers_of = [[(name, guarded(name, method, call)) for name, call in tier] for tier in plain if tier]
-            self._tiers[method] = tiers_of
-            self._flat[method] = [entry for tier in tiers_of for entry in tier]
-            self._plain[method] = [entry for tier in plain for entry in tier]
-        voters = {name for name, _ in self._flat["job_enqueueable"]}
+            self._tiers[method] = [tier for tier in plain if tier]
+        #: The same without tiers.
+        self._entries = {method: [entry for tier in found for entry in tier] for method, found in self._tiers.items()}
+        voters = {name for name, _ in self._entries["job_enqueueable"]}
         #: Whether every plugin that votes on admission also declares an `admission_version`.
-        self.has_admission_versions = voters == {name for name, _ in self._flat["admission_version"]}
+        self.has_admission_versions = voters == {name for name, _ in self._entries["admission_version"]}
         hooks = ("overused", "allocatable", "allocatable_many", "preemptive")
-        limiting = {name for hook in hooks for name, _ in self._flat[hook]}
+        limiting = {name for hook in hooks for name, _ in self._entries[hook]}
         #: Whether every plugin that limits allocation also declares an `allocation_version`.
-        self.has_allocation_versions = limiting <= {name for name, _ in self._flat["allocation_version"]}
+        self.has_allocation_versions = limiting <= {name for name, _ in self._entries["allocation_version"]}
 
     def eviction_versions(self, hook: str) -> list[Entry] | None:
         """The hooks `eviction_version` of the plugins that take part in evictions of a hook; None when one has none.
 
         `hook`: "preemptable" or "reclaimable".
         """
-        others = self._flat["victim_queue_order"] if hook == "reclaimable" else []
-        voters = {name for name, _ in (*self._flat[hook], *others)}
-        found = [(name, call) for name, call in self._flat["eviction_version"] if name in voters]
+        others = self._entries["victim_queue_order"] if hook == "reclaimable" else []
+        voters = {name for name, _ in (*self._entries[hook], *others)}
+        found = [(name, call) for name, call in self.entries("eviction_version") if name in voters]
         return found if len(found) == len(voters) else None
 
     def has_victims_by_usage(self, hook: str) -> bool:
         """Whether victims of `preemptable` or `reclaimable` depend on the usage of the preemptor's queue or job."""
-        voters = {name for name, _ in self._flat[hook]}
+        voters = {name for name, _ in self._entries[hook]}
         return any(plugin.victims_by_usage for plugin in self.plugins if plugin.name in voters)
 
     @staticmethod
@@ -129,7 +121,7 @@ class Dispatch:
             for name, (declared_kind, reads, when) in declared_hooks(type(plugin)).items():
                 method = plugin.method(name)
                 if declared_kind == kind and method is not None and switches.get(switch, True):
-                    bound = None if when is None else guarded(plugin.name, kind, partial(when, plugin))
+                    bound = None if when is None else partial(run_hook, plugin.name, kind, partial(when, plugin))
                     yield BoundNodeHook(plugin.name, reads, bound, method)
 
     def _allocators_first(self, tiers: Sequence[Sequence[Entry]]) -> list[Entry]:
@@ -148,24 +140,24 @@ class Dispatch:
         ]
 
     def entries(self, method: str) -> list[Entry]:
-        """(plugin name, method) of every implementation in conf order, for callers that combine results themselves."""
-        return self._flat[method]
+        """(plugin name, method) of every implementation in conf order. The methods raise HookFailed."""
+        return [(name, partial(run_hook, name, method, call)) for name, call in self._entries[method]]
 
     def plain_entries(self, method: str) -> list[Entry]:
         """The same without guards, for loops that run per job or per pod and raise HookFailed themselves."""
-        return self._plain[method]
+        return self._entries[method]
 
     def has(self, method: str) -> bool:
         """Whether any plugin implements the hook."""
         if method in DECORATED:
             return bool(self.filters if method == "filter" else self.scores)
-        return bool(self._flat[method])
+        return bool(self._entries[method])
 
     def keys(self, method: str, subject: object, *others: object) -> tuple[Any, ...]:
         """Combine.KEYS."""
         plugin, found = "", []
         try:
-            for plugin, call in self._plain[method]:  # noqa: B007 - read by the handler
+            for plugin, call in self._entries[method]:  # noqa: B007 - read by the handler
                 found.append(call(subject, *others) if others else call(subject))
         except Exception as error:
             raise HookFailed(plugin, method, error) from error
@@ -175,7 +167,7 @@ class Dispatch:
         """Combine.KEYS for many subjects: per plugin the keys of all."""
         plugin, found = "", []
         try:
-            for plugin, call in self._plain[method]:  # noqa: B007 - read by the handler
+            for plugin, call in self._entries[method]:  # noqa: B007 - read by the handler
                 found.append(list(map(call, subjects)))
         except Exception as error:
             raise HookFailed(plugin, method, error) from error
@@ -184,7 +176,7 @@ class Dispatch:
     def notify(self, method: str, subject: object) -> None:
         """Combine.NOTIFY: calls every plugin even when one fails; raises the first failure at the end."""
         failed: HookFailed | None = None
-        for plugin, call in self._plain[method]:
+        for plugin, call in self._entries[method]:
             try:
                 call(subject)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
@@ -196,7 +188,7 @@ class Dispatch:
         """Combine.FIRST_REFUSAL."""
         plugin, result = "", None
         try:
-            for plugin, call in self._plain[method]:  # noqa: B007 - read by the handler
+            for plugin, call in self._entries[method]:  # noqa: B007 - read by the handler
                 result = call(subject, *others) if others else call(subject)
                 if result is not None:
                     break
@@ -208,7 +200,7 @@ class Dispatch:
         """Combine.ALL."""
         plugin = ""
         try:
-            for plugin, call in self._plain[method]:  # noqa: B007 - read by the handler
+            for plugin, call in self._entries[method]:  # noqa: B007 - read by the handler
                 if not call(subject):
                     return False
         except Exception as error:
@@ -219,7 +211,7 @@ class Dispatch:
         """Combine.ANY."""
         plugin = ""
         try:
-            for plugin, call in self._plain[method]:  # noqa: B007 - read by the handler
+            for plugin, call in self._entries[method]:  # noqa: B007 - read by the handler
                 if call(subject):
                     return True
         except Exception as error:
@@ -236,7 +228,7 @@ class Dispatch:
             for name, call in tier:
                 if among is not None and name not in among:
                     continue
-                result = call(subject)
+                result = run_hook(name, method, call, subject)
                 if isinstance(result, Refusal):
                     return False, result
                 if result == VOTE_REJECT:
@@ -249,7 +241,7 @@ class Dispatch:
     def first_tier_all(self, method: str, subject: object) -> bool:
         """Combine.FIRST_TIER_ALL; false when no plugin implements the hook."""
         for tier in self._tiers[method]:
-            return all(call(subject) for _, call in tier)
+            return all(run_hook(name, method, call, subject) for name, call in tier)
         return False
 
     def first(self, method: str, subject: object, *others: object) -> Any:
@@ -275,7 +267,7 @@ class Dispatch:
         for tier in self._tiers[method]:
             results: list[tuple[str, list[Any]]] = []
             for name, call in tier:
-                result = call(task, candidates)
+                result = run_hook(name, method, call, task, candidates)
                 if isinstance(result, VictimDecision):
                     if result.protected is None:
                         barred = barred or name
@@ -305,7 +297,8 @@ class Dispatch:
 
     def protects(self, hook: str, job: object, priority: int) -> bool:
         """Whether `judge` names no pod of the job as a victim for a preemptor of the priority, whatever the order."""
-        found = {name: call(hook, job, priority) for name, call in self._flat["protects"]}
+        names = [name for name, _ in self._entries["protects"]]
+        found = dict(zip(names, self.keys("protects", hook, job, priority), strict=True))
         voters = [[name for name, _ in tier] for tier in self._tiers[hook]]
         return any(found.get(name) is Protection.ALWAYS for tier in voters for name in tier) or all(
             any(found.get(name) for name in tier) for tier in voters
@@ -313,16 +306,16 @@ class Dispatch:
 
     def passed(self, method: str, subjects: list[Any]) -> list[Any]:
         """Combine.FILTER: the subjects that every plugin keeps."""
-        for _, call in self._flat[method]:
-            subjects = list(call(subjects))
+        for name, call in self._entries[method]:
+            subjects = list(run_hook(name, method, call, subjects))
         return subjects
 
     def union_first_tier(self, method: str, subject: object) -> list[Any]:
         """Combine.UNION_FIRST_TIER: the union of the first tier that returns anything, without duplicates."""
         for tier in self._tiers[method]:
             found: dict[str, Any] = {}
-            for _, call in tier:
-                result = call(subject)
+            for name, call in tier:
+                result = run_hook(name, method, call, subject)
                 for task in result or ():
                     found.setdefault(task.uid, task)
             if found:

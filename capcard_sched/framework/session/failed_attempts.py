@@ -389,11 +389,5 @@ class FailedAttempts:
         """The allocation versions of all plugins for a queue; None when no failure of its jobs can be kept."""
         if not self._is_supported or self._access is None:
             return None
-        found: list[Hashable] = []
-        for _, call in self._dispatch.entries("allocation_version"):
-            version_of: Callable[[Queue], Hashable] = call
-            version = version_of(queue)
-            if version is None:
-                return None
-            found.append(version)
-        return AllocationVersion(queue.name, self._access.version(queue), tuple(found))
+        found: tuple[Hashable, ...] = self._dispatch.keys("allocation_version", queue)
+        return None if None in found else AllocationVersion(queue.name, self._access.version(queue), found)

@@ -232,7 +232,7 @@ class Session:
         # Also of a job that its queue does not accept: limits that its minimum exceeds are reported all the same.
         grounds: list[object] = [job.uid, None if barred is None else barred.message]
         with self.assumptions.assume_admission():
-            grounds += [call(job) for _, call in self.dispatch.entries("admission_version")]
+            grounds += self.dispatch.keys("admission_version", job)
         return tuple(grounds) if None not in grounds[2:] else None
 
     def overused(self, queue: Queue) -> bool:
