@@ -34,6 +34,7 @@ class SlaArguments(msgspec.Struct, frozen=True):
     waiting_time: str = msgspec.field(name=WAITING_TIME_KEY, default="")
 
 
+# Computed 6.1 us, kept 2 (benchmarks/caches.py).
 @text_cache(1024)
 def waiting_limit(text: str) -> float | None:
     """Seconds of a limit; None when the text is not a duration above 0."""

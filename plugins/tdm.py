@@ -20,7 +20,6 @@ from capcard_sched.model.annotations import JDB_MAX_UNAVAILABLE, JDB_MIN_AVAILAB
 from capcard_sched.model.pod_facts import preemptable_of
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.status import TaskStatus, Vote
-from capcard_sched.model.text_cache import text_cache
 from capcard_sched.model.timestamps import parse_duration
 
 if TYPE_CHECKING:
@@ -92,7 +91,6 @@ def parse_window(text: str) -> Window | None:
     return Window(hours * 60 + minutes, end_hours * 60 + end_minutes)
 
 
-@text_cache(1024)
 def _budget(text: str, total: int) -> int | None:
     """A number, or a percentage of `total` rounded up; None for other text."""
     match = _BUDGET.fullmatch(text.strip())

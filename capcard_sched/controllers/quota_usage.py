@@ -27,6 +27,7 @@ def quota_usage(pods: Iterable[tuple[JsonObject, int]]) -> dict[str, str]:
     return dict(_usage(tuple((counted_json(pod), count) for pod, count in pods)))
 
 
+# Computed 5.2 us, kept 1.2 (benchmarks/caches.py).
 @text_cache(_MOST_USAGES, short=_SHORT)
 def _usage(shapes: tuple[tuple[bytes, int], ...]) -> dict[str, str]:
     found: dict[str, int] = {}

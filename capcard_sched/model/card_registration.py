@@ -101,6 +101,7 @@ class RegisteredUuids(Sequence[str]):
         return hash(self._text)
 
 
+# Computed 19 us, kept 0.04 (benchmarks/caches.py).
 @lru_cache(maxsize=512)
 def _uuids(text: str) -> tuple[str, ...]:
     return tuple(card.uuid for card in decode_registration(text).cards)

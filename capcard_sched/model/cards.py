@@ -311,6 +311,7 @@ def _label_problems(labels: Mapping[str, str], kinds: Iterable[CardKind], *, has
     return found if has_replicas or GPU_REPLICAS not in labels else {*found, GPU_REPLICAS}
 
 
+# Computed 7.7 us, kept 0.1 (benchmarks/caches.py).
 @lru_cache(maxsize=1024)
 def _discover(
     labels_of_cards: tuple[tuple[str, str], ...], devices: tuple[tuple[str, int], ...], card_labels: CardLabels

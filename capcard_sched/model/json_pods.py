@@ -32,6 +32,7 @@ def counted_json(pod: Mapping[str, Any]) -> bytes:
     return _encode(_counted(pod, lambda amounts: amounts))
 
 
+# Computed 4 us, kept 0.5 (benchmarks/caches.py).
 @text_cache(_MOST_SUMS, short=_SHORT)
 def amounts_of_json(pod: bytes) -> PodAmounts:
     """The amounts of a pod. Raises QuantityError, msgspec.ValidationError for a malformed one."""

@@ -95,6 +95,7 @@ def format_quota_amount(name: str, amount: int) -> str:
     return format_binary(amount) if is_quota_in_bytes(name) else format_milli(amount)
 
 
+# Computed 1.7 us, kept 2.4 (benchmarks/caches.py): it saves memory, most PodGroups have equal lists.
 @text_cache(4096)
 def _amounts(items: tuple[tuple[str, RawQuantity], ...]) -> Mapping[str, int]:
     found: dict[str, int] = {}

@@ -25,6 +25,7 @@ class Owner(NamedTuple):
     uid: str
 
 
+# Computed 0.3 us, kept 0.9 (benchmarks/caches.py): it saves memory, the pods of a Job have one owner.
 @text_cache(4096)
 def owner_of(namespace: str, api_version: str, kind: str, name: str, uid: str) -> Owner:
     """The identity; equal ones are one object."""

@@ -138,6 +138,7 @@ def _text(raw: object) -> str:
     return repr(raw)
 
 
+# Computed 1.5 us, kept 0.05 (benchmarks/caches.py).
 _scaled_cached = lru_cache(maxsize=32768)(_scaled)
 
 
@@ -200,6 +201,7 @@ def _base(resource: str, text: str) -> int | None:
     return milli(text) if is_scalar(resource) else None
 
 
+# Computed 0.25 us, kept 0.06 (benchmarks/caches.py).
 _base_cached = lru_cache(maxsize=16384)(_base)
 
 

@@ -147,6 +147,7 @@ class NamespaceRule:
         return any(fnmatchcase(namespace, glob) for glob in self._globs)
 
 
+# Computed 4.4 us, kept 0.5 (benchmarks/caches.py).
 @text_cache(1024)
 def namespace_rule(text: str) -> NamespaceRule:
     """The rule of an annotation text."""

@@ -6,8 +6,6 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from capcard_sched.model.text_cache import text_cache
-
 MOST_ALLOCATED: Final = "MostAllocated"
 LEAST_ALLOCATED: Final = "LeastAllocated"
 STRATEGIES: Final = (LEAST_ALLOCATED, MOST_ALLOCATED)
@@ -25,7 +23,6 @@ class StrategyError(ValueError):
     """Text that is not a map of weights."""
 
 
-@text_cache(256)
 def parse_weights(text: str) -> tuple[tuple[str, int], ...]:
     """`volcano.sh/resource-strategy-weight`: resources and their weights. Raises StrategyError."""
     try:

@@ -44,6 +44,7 @@ class DurationError(ValueError):
     """A value that is not a duration, or exceeds its range."""
 
 
+# Computed 2.1 us, kept 0.5 (benchmarks/caches.py).
 @text_cache(8192)
 def parse_timestamp(text: str) -> float:
     """`2026-01-01T00:00:00Z`, with an optional fraction and offset, as unix seconds. Raises TimestampError."""
@@ -74,6 +75,7 @@ def parse_time(text: str | None) -> float:
         return 0.0
 
 
+# Computed 1.8 us, kept 0.04 (benchmarks/caches.py).
 @lru_cache(maxsize=64)  # a session formats its time repeatedly
 def format_timestamp(seconds: float) -> str:
     """Unix seconds in Kubernetes' format: UTC, fractions cut off. Raises TimestampError outside years 1 to 9999."""

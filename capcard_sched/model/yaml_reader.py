@@ -132,6 +132,7 @@ def _reason(error: yaml.MarkedYAMLError) -> str:
     return f"{error.context}, {problem}" if error.context else problem
 
 
+# Computed 3.1 us, kept 0.03 (benchmarks/caches.py).
 @lru_cache(maxsize=65536)
 def _plain_tag(text: str) -> str:
     """Resolves an unquoted scalar; cached, as few words make up most of a manifest."""

@@ -79,6 +79,7 @@ def parse_amounts(raw: RawAmounts | None, field: str, problems: list[str], *, ba
     return amounts
 
 
+# Computed 1.2 us, kept 0.09 (benchmarks/caches.py).
 @lru_cache(maxsize=1024)
 def _valid_amounts(raw: tuple[tuple[str, RawQuantity], ...]) -> Mapping[str, int] | None:
     """The amounts of valid quantities, else None. Nodes of one model share them."""

@@ -97,6 +97,7 @@ def _inside(value: Any, of: str, path: tuple[str, ...]) -> Iterator[tuple[tuple[
                 yield from _unknown(entry, of, (*path, str(index)))
 
 
+# Computed 7.3 us, kept 0.6 (benchmarks/caches.py).
 @text_cache(4096)
 def _nearest(name: str, of: str) -> str:
     """The known field of a type that a name resembles; "" without one."""

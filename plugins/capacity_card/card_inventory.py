@@ -38,6 +38,7 @@ class CardAmounts(NamedTuple):
     problem: str
 
 
+# Computed 3.4 us, kept 0.7 (benchmarks/caches.py).
 @text_cache(4096, longer=64)
 def parsed(parse: Callable[[str | None], Mapping[str, int]], text: str | None) -> CardAmounts:
     """The amounts of an annotation, read by `parse_card_quota` or `parse_card_request`."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.model.resources import CPU, MEMORY
-from capcard_sched.model.text_cache import text_cache
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -131,7 +130,6 @@ class JobQuantities(NamedTuple):
     request_problem: str
 
 
-@text_cache(4096)
 def alternatives_of(key: str) -> tuple[str, ...]:
     """The cards of a key: one for a single card, several for a claim."""
     return tuple(key.split("|"))

@@ -1,4 +1,7 @@
-"""Functions of texts of users are cached by `text_cache`: an `lru_cache` of 4,096 texts of 1 MB each is 4 GB."""
+"""Functions of texts of users are cached by `text_cache`: an `lru_cache` of 4,096 texts of 1 MB each is 4 GB.
+
+Every cache of a function of arguments is measured in `benchmarks/caches.py`, or stated here.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from benchmarks.caches import CASES
+
 _ROOT: Final = Path(__file__).parents[2]
+_LRU_CACHES: Final = ("lru_cache", "cache", "functools.cache")
 _TEXTS: Final = ("str", "bytes", "RawQuantity")
 #: Functions of texts with an `lru_cache`, and why these texts are few or short.
 _BOUNDED: Final = {
@@ -24,12 +30,26 @@ _BOUNDED: Final = {
 }
 
 
-def _cached(path: Path) -> Iterator[ast.FunctionDef]:
-    """Functions with an `lru_cache` or `cache`."""
+#: Functions with a cache that saves more than time, or that a scene of the benchmarks measures.
+_UNMEASURED: Final = {
+    "_field_names": "a file",
+    "_kind_of_type": "a constant of each type",
+    "_owners": "a constant",
+    "_read_pipe": "a pipe is read once",
+    "built_in_rules": "a file",
+    "registry": "a constant, for tests",
+    "known_keys": "a constant",
+    "ranks_for": "B5 of `benchmarks.bench`",
+    "version": "B5 of `benchmarks.bench`",
+}
+
+
+def _cached(path: Path, *names: str) -> Iterator[ast.FunctionDef]:
+    """Functions with a cache of one of these names."""
     tree = ast.parse(path.read_text("utf-8"))
     functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     for node in functions.values():
-        if any(ast.unparse(each).split("(")[0] in ("lru_cache", "cache") for each in node.decorator_list):
+        if any(ast.unparse(each).split("(")[0] in names for each in node.decorator_list):
             yield node
     for call in ast.walk(tree):
         if isinstance(call, ast.Call) and ast.unparse(call.func).startswith("lru_cache("):
@@ -42,10 +62,20 @@ def _has_texts(function: ast.FunctionDef) -> bool:
     return any(isinstance(word, ast.Name) and word.id in _TEXTS for word in words)
 
 
-def test_functions_of_texts_have_a_cache_that_is_bounded_in_bytes() -> None:
-    found = set()
+def _modules() -> Iterator[tuple[str, Path]]:
     for folder in ("capcard_sched", "plugins", "actions"):
         for path in sorted(each for each in (_ROOT / folder).rglob("*.py") if not each.is_symlink()):
-            name = path.relative_to(_ROOT).as_posix()
-            found |= {f"{name} {each.name}" for each in _cached(path) if _has_texts(each)}
+            yield path.relative_to(_ROOT).as_posix(), path
+
+
+def test_functions_of_texts_have_a_cache_that_is_bounded_in_bytes() -> None:
+    found = {
+        f"{name} {each.name}" for name, path in _modules() for each in _cached(path, *_LRU_CACHES) if _has_texts(each)
+    }
     assert found == set(_BOUNDED)
+
+
+def test_every_cache_is_measured() -> None:
+    measured = {function.__wrapped__.__name__ for function, _ in CASES}  # type: ignore[attr-defined]
+    found = {each.name for _, path in _modules() for each in _cached(path, *_LRU_CACHES, "text_cache")}
+    assert found == measured | set(_UNMEASURED)

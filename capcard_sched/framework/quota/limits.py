@@ -76,6 +76,7 @@ def scaled(amount: int, factor: float) -> int:
     return amount * numerator // denominator
 
 
+# Computed 2.4 us, kept 0.04 (benchmarks/caches.py).
 @lru_cache(maxsize=8)
 def _ratio(factor: float) -> tuple[int, int]:
     return Fraction(str(factor)).as_integer_ratio()
