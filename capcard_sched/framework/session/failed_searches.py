@@ -99,7 +99,10 @@ def search_id(hook: EvictionHook, job: Job, signatures: Iterable[PodSignature]) 
 
 
 class FailedSearches:
-    """The failed searches of skipped jobs."""
+    """The failed searches of skipped jobs.
+
+    B5 at 200 nodes and 400 gangs, one new pod: 2.6 ms, 4.0 where every search is repeated; one pod that ends: 5.5, 8.0.
+    """
 
     def __init__(self, rows_of: Callable[[str], Iterable[int]], books: QueueBooks) -> None:
         """`rows_of` returns the rows of the nodes with pods of a queue, by name; `books`: those of skipped jobs."""
