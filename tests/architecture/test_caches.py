@@ -44,7 +44,7 @@ def _has_texts(function: ast.FunctionDef) -> bool:
 
 def test_functions_of_texts_have_a_cache_that_is_bounded_in_bytes() -> None:
     found = set()
-    for folder in ("capcard_sched", "plugins", "actions"):
+    for folder in ("capcard_sched", "plugins", "actions", "distributions"):
         for path in sorted(each for each in (_ROOT / folder).rglob("*.py") if not each.is_symlink()):
             name = path.relative_to(_ROOT).as_posix()
             found |= {f"{name} {each.name}" for each in _cached(path) if _has_texts(each)}

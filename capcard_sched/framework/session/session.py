@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.dispatch import Dispatch
     from capcard_sched.framework.api.node_view import PodSignature
-    from capcard_sched.framework.api.webhook import WebhookFactory
     from capcard_sched.framework.placement.engine import PlacementEngine
     from capcard_sched.framework.placement.signature_cache import SignatureCache
     from capcard_sched.framework.session.failed_searches import EvictionHook
@@ -65,7 +64,7 @@ class Session:
         memory: CarryOver | None = None,
         failed_attempts: FailedAttempts | None = None,
         on_commit: Callable[[list[Bind]], None] | None = None,
-        webhooks: WebhookFactory | None = None,
+        calls_webhooks: bool = False,
         deadline: SessionDeadline | None = None,
         observe_failure: FailureObserver = lambda *_: None,
     ) -> None:
@@ -105,8 +104,8 @@ class Session:
         #: Failures of this session by job key: the next sessions may skip these jobs.
         self.failures: Final[Mapping[str, PlacementFailure]] = self._failures
         self.observe_failure: Final = observe_failure
-        #: Opens the port of a webhook; None if the environment provides none.
-        self.webhooks = webhooks
+        #: Whether plugins may call webhooks: not in trials, whose decisions are discarded.
+        self.calls_webhooks: Final = calls_webhooks
         #: The eviction count of the last check of releasing tasks, and its result.
         self._coming: tuple[int, bool] | None = None
         self._made: dict[Callable[[Session], Any], Any] = {}

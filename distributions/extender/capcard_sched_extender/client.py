@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import aiohttp
 
-from capcard_sched.framework.api.webhook import BreakerState, CallCount, CallFailure
+from capcard_sched_extender.port import BreakerState, CallCount, CallFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from typing import Any
 
-    from capcard_sched.framework.api.webhook import FailureKind, WebhookSettings, WebhookVerb
+    from capcard_sched_extender.port import FailureKind, WebhookSettings, WebhookVerb
 
 
 class Breaker:

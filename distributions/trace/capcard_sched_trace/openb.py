@@ -46,7 +46,7 @@ from capcard_sched.simulation.kinds import SCENARIO, SIMULATION_API
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from capcard_sched.simulation.openb_rows import TraceNode, TracePod
+    from capcard_sched_trace.openb_rows import TraceNode, TracePod
 
 _RESOURCE = "nvidia.com/gpu"
 #: Pods per node; not in the trace.
