@@ -263,7 +263,6 @@ class Service:
             self._thread.lead()
 
     def stand_by(self) -> None:
-        """Drop queued writes and run no more sessions."""
         self._backend.writer.reset()
         self._thread.stand_by()
 

@@ -65,7 +65,6 @@ class Conf(msgspec.Struct, frozen=True):
     hash: str
 
     def option(self, plugin: str) -> PluginOption | None:
-        """The entry of a plugin."""
         return next((option for tier in self.tiers for option in tier if option.name == plugin), None)
 
     @property

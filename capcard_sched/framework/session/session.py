@@ -113,11 +113,11 @@ class Session:
     # --- rows --------------------------------------------------------------------------------------------------------
 
     def rows(self, indices: np.ndarray[Any, Any]) -> NodeView:
-        """A selection of rows."""
+        """A view of the nodes with these rows (intp [k])."""
         return NodeView(self.state.nodes, indices)
 
     def all_rows(self) -> NodeView:
-        """Every row."""
+        """A view of all nodes, by row."""
         return self.engine.all_rows()
 
     def account_devices(self, accounting: DeviceAccounting) -> None:
@@ -165,7 +165,7 @@ class Session:
     # --- hooks ------------------------------------------------------------------------------------------------------
 
     def job_ready(self, job: Job) -> bool:
-        """Whether the gang may run."""
+        """Whether every plugin agrees that the gang may run."""
         return self.dispatch.all("job_ready", job)
 
     def job_pipelined(self, job: Job) -> bool:
@@ -173,7 +173,7 @@ class Session:
         return self.dispatch.votes("job_pipelined", job)[0]
 
     def job_starving(self, job: Job) -> bool:
-        """Whether the job may preempt."""
+        """Whether the job may preempt: all votes of the first tier that has any."""
         return self.dispatch.first_tier_all("job_starving", job)
 
     def may_reclaim(self, job: Job) -> bool:
@@ -240,7 +240,7 @@ class Session:
         return tuple(grounds) if None not in grounds[2:] else None
 
     def overused(self, queue: Queue) -> bool:
-        """Whether the queue has all it deserves."""
+        """Whether some plugin reports that the queue has all it deserves."""
         return self.dispatch.any("overused", queue)
 
     def is_unserved(self, job: Job) -> bool:
@@ -284,15 +284,15 @@ class Session:
     # --- phases -----------------------------------------------------------------------------------------------------
 
     def in_phase_pending(self) -> Iterable[Job]:
-        """Jobs in phase Pending, skipped ones included."""
+        """Jobs in phase Pending, skipped ones included. O(active and skipped jobs)."""
         return [job for job in self._waiting() if job.phase is _PENDING]
 
     def to_admit(self) -> Iterable[Job]:
-        """Jobs in phase Pending that may be admitted now."""
+        """Jobs in phase Pending that may be admitted now. O(active jobs)."""
         return [job for job in self.state.active.values() if job.phase is _PENDING]
 
     def with_pending_tasks(self) -> Iterable[Job]:
-        """Jobs with pending tasks, skipped ones included."""
+        """Jobs with pending tasks, skipped ones included. O(active and skipped jobs)."""
         return [job for job in self._waiting() if job.pending]
 
     def _waiting(self) -> Iterator[Job]:
@@ -304,7 +304,7 @@ class Session:
         return moment if moment is not None and any(True for _ in self.with_pending_tasks()) else None
 
     def to_attempt(self) -> Iterable[Job]:
-        """Jobs with pending tasks that may be placed now."""
+        """Jobs with pending tasks that may be placed now. O(active jobs)."""
         return [job for job in self.state.active.values() if job.pending]
 
     def note_failure(self, queue: Queue, job: Job, shortages: dict[PodSignature, int] | None) -> None:

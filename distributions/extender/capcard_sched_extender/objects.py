@@ -302,12 +302,10 @@ class Objects:
 
 
 def task_body(task: Task) -> bytes:
-    """A request about a pod."""
     return _encode(wire.TaskRequest(task_info(task)))
 
 
 def victims_body(task: Task, candidates: Iterable[Task]) -> bytes:
-    """A request about candidate victims for a pod."""
     return _encode(wire.VictimsRequest(task_info(task), [task_info(each) for each in candidates]))
 
 

@@ -118,7 +118,6 @@ class NoWebhook:
         return [self._failure(verb.name, number)] * number
 
     def unavailable(self, name: str) -> CallFailure | None:
-        """The failure of any call."""
         return self._failure(name, 1)
 
     def _failure(self, name: str, number: int) -> CallFailure:

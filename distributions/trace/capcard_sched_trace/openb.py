@@ -127,7 +127,6 @@ def cards_by_model(nodes: Sequence[TraceNode]) -> dict[str, int]:
 
 
 def queue_name(qos: str) -> str:
-    """The queue of a class of service: its name in lower case."""
     return qos.lower()
 
 
