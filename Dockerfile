@@ -12,8 +12,10 @@ COPY capcard_sched capcard_sched
 COPY actions actions
 COPY plugins plugins
 COPY config config
+# Scheduler-confs may name the plugin extender.
+COPY distributions/extender distributions/extender
 # What only building needs goes away again.
-RUN pip --python /opt/capcard-sched/bin/python install --no-cache-dir --no-deps --no-build-isolation . \
+RUN pip --python /opt/capcard-sched/bin/python install --no-cache-dir --no-deps --no-build-isolation . ./distributions/extender \
     && pip --python /opt/capcard-sched/bin/python uninstall --yes hatchling packaging pathspec pluggy tomlkit trove-classifiers
 
 FROM python:${PYTHON}-slim

@@ -115,9 +115,10 @@ manifests: $(VENV)/run.stamp ## Generate manifests and dashboards
 	$(BIN)/python manifests/grafana/dashboards.py
 
 KREW_URL ?= https://releases.example.com/capcard-sched
-release: $(RELEASE)/made.stamp ## Build sdist, wheel, SBOMs (CycloneDX), a plugin of krew and checksums into dist/
+release: $(RELEASE)/made.stamp ## Build sdist, wheels, SBOMs (CycloneDX), a plugin of krew and checksums into dist/
 	@rm -rf dist
 	@$(RELEASE)/bin/python -m build --outdir dist
+	@for folder in distributions/*; do $(RELEASE)/bin/python -m build --wheel --outdir dist $$folder || exit 1; done
 	@$(RELEASE)/bin/python requirements/sbom.py dist
 	@$(RELEASE)/bin/python requirements/krew.py dist $(KREW_URL)
 	@cd dist && sha256sum * > SHA256SUMS && cat SHA256SUMS
@@ -146,11 +147,11 @@ $(VENV)/made.stamp:
 		"Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	@touch $@
 
-# The package itself is installed in place; its version and entry points come from pyproject.toml.
-$(VENV)/run.stamp: $(VENV)/made.stamp requirements/run.lock pyproject.toml
+# The package and the optional distributions are installed in place; versions and entry points are in their pyproject.toml.
+$(VENV)/run.stamp: $(VENV)/made.stamp requirements/run.lock pyproject.toml $(wildcard distributions/*/pyproject.toml)
 	@echo "installing what capcard-sched needs into $(VENV) (once)" >&2
 	@$(PIP) --require-hashes -r requirements/run.lock
-	@$(PIP) --no-deps --no-build-isolation -e .
+	@$(PIP) --no-deps --no-build-isolation -e . $(patsubst %,-e %,$(wildcard distributions/*))
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/run.stamp requirements/dev.lock

@@ -63,7 +63,6 @@ class Enqueue(Action):
         self._requeued_at: dict[str, float] = {}
 
     def progress(self) -> AdmissionTimes:
-        """The times of jobs without progress."""
         stuck = {(queue, key): since for queue, jobs in self._stuck_since.items() for key, since in jobs.items()}
         return AdmissionTimes(stuck, dict(self._requeued_at))
 

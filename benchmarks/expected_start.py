@@ -25,11 +25,11 @@ from capcard_sched.insight.job_runs import job_key, start_of
 from capcard_sched.model.annotations import SIMULATION_DURATION
 from capcard_sched.model.timestamps import parse_timestamp
 from capcard_sched.simulation.clock import SECOND
-from capcard_sched.simulation.openb import cards_by_model, make_scenario
-from capcard_sched.simulation.openb_rows import read_nodes, read_pods
 from capcard_sched.simulation.run import SimulationOptions, SimulationRun
 from capcard_sched.simulation.scenario import Scenario
 from capcard_sched.simulation.scenario_reader import load_scenario
+from capcard_sched_trace.openb import cards_by_model, make_scenario
+from capcard_sched_trace.openb_rows import read_nodes, read_pods
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

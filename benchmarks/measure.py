@@ -153,12 +153,10 @@ class Frame(NamedTuple):
     data: bytes
 
     def decode(self) -> Delta:
-        """The delta of the object."""
         return DECODERS[self.kind](self.data)
 
 
 def encode(workload: Workload) -> list[Frame]:
-    """Every object of a workload."""
     return [Frame(type(delta.object), msgspec.json.encode(delta.object)) for delta in workload.deltas()]
 
 
@@ -297,7 +295,6 @@ def _sample(workload: Workload, frames: Sequence[Frame]) -> dict[str, float]:
 
 
 def _running(pod: PodObject, node: str) -> ObjectChanged:
-    """The delta of a pod that is bound and running."""
     replace = msgspec.structs.replace
     return ObjectChanged(replace(pod, spec=replace(pod.spec, node_name=node), status=PodStatus(phase="Running")))
 

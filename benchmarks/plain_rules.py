@@ -14,7 +14,6 @@ GPU = "nvidia.com/gpu"
 
 
 def fits(pod: PlainPod, node: PlainNode) -> bool:
-    """Room on the node for everything requested."""
     used, allocatable = node.used, node.allocatable
     return all(used.get(name, 0) + n <= allocatable.get(name, 0) for name, n in pod.request.items() if n)
 

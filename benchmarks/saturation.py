@@ -35,16 +35,16 @@ from capcard_sched.model.annotations import POD_QUEUE_NAME
 from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.intents import Bind
 from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject
-from capcard_sched.simulation.openb import make_scenario
-from capcard_sched.simulation.openb_rows import read_nodes, read_pods
+from capcard_sched_trace.openb import make_scenario
+from capcard_sched_trace.openb_rows import read_nodes, read_pods
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capcard_sched.framework.core import Core
     from capcard_sched.model.deltas import Delta
-    from capcard_sched.simulation.openb import Sharing
-    from capcard_sched.simulation.openb_rows import TracePod
+    from capcard_sched_trace.openb import Sharing
+    from capcard_sched_trace.openb_rows import TracePod
 
 app = App(name="saturation", help="Measure GPUs allocated on a saturated cluster.")
 

@@ -27,6 +27,7 @@ from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.model import reasons
 from capcard_sched.model.card_labels import MIG_PREFIX, VENDOR_LABELS
 from capcard_sched.model.diagnosis import JobDiagnosis
+from capcard_sched.model.distributions import OPTIONAL, install_hint
 from capcard_sched.model.job_plugins import JOB_PLUGINS
 from capcard_sched.model.trials import InsightPart, WhatIfReport
 from capcard_sched.web.pages import PAGES as WEB_PAGES
@@ -136,11 +137,14 @@ def plugins_page() -> str:
     ]
     for name in registry.plugin_names():
         plugin = registry.plugin(name)
-        if plugin is not None and plugin.__module__.startswith("capcard_sched."):
+        extra = ("plugin", name) in OPTIONAL
+        if plugin is not None and (extra or plugin.__module__.startswith("capcard_sched.")):
             declared = {hook.kind for hook in declared_hooks(plugin).values()}
             names = [hook.method for hook in HOOKS if hook.method in declared or plugin.implements(hook.method)]
             implemented = [f"`{name}`" for name in names]
             lines += _section(name, plugin)
+            if extra:
+                lines += [f"In the distribution `{OPTIONAL['plugin', name]}`: `{install_hint(name)}`.", ""]
             lines += [f"Hooks: {', '.join(implemented)}.", ""]
     lines += ["## Actions", ""]
     for name in registry.action_names():

@@ -218,7 +218,6 @@ _VALIDATIONS: Final = {
 
 
 def rules_of(kind: Kind) -> set[str]:
-    """Names of the rules that hold for a kind."""
     return {name for kinds, rules in RULES_OF_POLICIES.values() if kind.resource in kinds for name in rules}
 
 

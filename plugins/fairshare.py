@@ -228,7 +228,7 @@ class Fairshare(Plugin):
         return self._demand(job, resource) > 0
 
     def _demand(self, job: Job, resource: str) -> int:
-        """What a job still asks for: its pending pods, or the minimum that is not placed."""
+        """The amount that a job still needs: of its pending pods, or of the minimum that is not placed."""
         pending = sum(task.cls.requests.get(resource, 0) for task in job.pending.values())
         return max(pending, unplaced_minimum(job, self._session.resources).get(resource, 0))
 

@@ -1,6 +1,7 @@
-"""Packs a wheel as a plugin of krew: `kubectl-capcard-<version>.tar.gz` and its manifest `capcard.yaml`.
+"""Packs wheels as a plugin of krew: `kubectl-capcard-<version>.tar.gz` and its manifest `capcard.yaml`.
 
-`python requirements/krew.py FOLDER URL`; the folder has one wheel, the archive will be published below the URL.
+`python requirements/krew.py FOLDER URL`; the folder has the wheel of capcard-sched and those of the optional
+distributions, the archive will be published below the URL.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def archive_of(wheel: Path) -> bytes:
-    """The launcher, the wheel, the lock of its packages, and the license. The same for the same files."""
+def archive_of(wheels: list[Path]) -> bytes:
+    """The launcher, the wheels, the lock of their packages, and the license. The same for the same files."""
     files = {
         "kubectl-capcard": (ROOT / "requirements" / "krew.sh", 0o755),
-        wheel.name: (wheel, 0o644),
+        **{wheel.name: (wheel, 0o644) for wheel in wheels},
         "run.lock": (ROOT / "requirements" / "run.lock", 0o644),
         "LICENSE": (ROOT / "LICENSE", 0o644),
     }
@@ -65,11 +66,11 @@ def manifest_of(version: str, uri: str, sha256: str) -> dict[str, Any]:
 
 
 def write_plugin(folder: Path, url: str) -> list[Path]:
-    """Write archive and manifest beside the wheel of a folder. Raises ValueError for an URL that krew does not read."""
+    """Write archive and manifest beside the wheels of a folder. Raises ValueError for a URL that krew does not read."""
     if not url.startswith("https://"):
         raise ValueError(f"{url}: expected the https:// URL below which the archive is published")
-    (wheel,) = folder.glob("*.whl")
-    version, packed = wheel.name.split("-")[1], archive_of(wheel)
+    (wheel,) = folder.glob("capcard_sched-*.whl")
+    version, packed = wheel.name.split("-")[1], archive_of(sorted(folder.glob("*.whl")))
     archive, manifest = folder / f"kubectl-capcard-{version}.tar.gz", folder / "capcard.yaml"
     archive.write_bytes(packed)
     document = manifest_of(version, f"{url.rstrip('/')}/{archive.name}", hashlib.sha256(packed).hexdigest())

@@ -1,8 +1,8 @@
 #!/bin/sh
-# `kubectl capcard`: runs the wheel beside this file in an environment of its own, which the first call makes.
+# `kubectl capcard`: runs the wheels beside this file in an environment of its own, which the first call makes.
 set -eu
 here=$(dirname "$(readlink -f "$0")")
-wheel=$(ls "$here"/*.whl)
+wheel=$(ls "$here"/capcard_sched-*.whl)
 home=${XDG_DATA_HOME:-$HOME/.local/share}/capcard-sched/$(basename "$wheel" .whl)
 if [ ! -e "$home/ready" ]; then
   python=${PYTHON:-python3}
@@ -14,7 +14,7 @@ if [ ! -e "$home/ready" ]; then
   {
     "$python" -m venv --clear "$home" &&
     "$home/bin/python" -m pip --quiet --disable-pip-version-check install --require-hashes -r "$here/run.lock" &&
-    "$home/bin/python" -m pip --quiet --disable-pip-version-check install --no-deps --no-index "$wheel" &&
+    "$home/bin/python" -m pip --quiet --disable-pip-version-check install --no-deps --no-index "$here"/*.whl &&
     : > "$home/ready"
   } >&2 || {
     echo "error: kubectl capcard is not installed; the next call tries again" >&2

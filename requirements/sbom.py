@@ -1,7 +1,7 @@
-"""Writes the SBOMs of a wheel and of the image: their packages with versions and hashes.
+"""Writes the SBOMs of wheels and of the image: their packages with versions and hashes.
 
-`python requirements/sbom.py FOLDER`; the folder has one wheel. No image is built: its SBOM follows from the Dockerfile,
-`requirements/run.lock` and the wheel.
+`python requirements/sbom.py FOLDER`; the folder has the wheel of capcard-sched and those of the optional distributions.
+No image is built: its SBOM follows from the Dockerfile, `requirements/run.lock` and the wheels.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 ROOT = Path(__file__).resolve().parents[1]
 _LOCK = ROOT / "requirements" / "run.lock"
@@ -29,6 +32,8 @@ class ImagePlan(NamedTuple):
     python: str
     #: Names of packages that are uninstalled from the environment.
     removed: frozenset[str]
+    #: Names of the optional distributions that are installed.
+    distributions: tuple[str, ...]
 
 
 def plan_of(dockerfile: str) -> ImagePlan:
@@ -42,7 +47,8 @@ def plan_of(dockerfile: str) -> ImagePlan:
     base = bases[-1].replace("${PYTHON}", python[1])
     if "$" in base:
         raise ValueError(f"Dockerfile: {base}: expected no variable but PYTHON")
-    return ImagePlan(base, python[1], frozenset(removed[1].split()))
+    distributions = tuple(f"capcard-sched-{name}" for name in re.findall(r" \./distributions/([a-z]+)", text))
+    return ImagePlan(base, python[1], frozenset(removed[1].split()), distributions)
 
 
 def locked_for(lock: str, python: str) -> dict[str, str]:
@@ -64,10 +70,15 @@ def locked_for(lock: str, python: str) -> dict[str, str]:
     }
 
 
-def image_document(wheel: dict[str, Any], plan: ImagePlan, lock: str) -> dict[str, Any]:
-    """The SBOM of the image, from that of its wheel."""
+def image_document(
+    wheel: dict[str, Any], plan: ImagePlan, lock: str, optional: Iterable[dict[str, Any]]
+) -> dict[str, Any]:
+    """The SBOM of the image, from that of its wheel and from the components of the optional distributions."""
     document = copy.deepcopy(wheel)
     package = document["metadata"]["component"]
+    installed = [each for each in optional if each["name"] in plan.distributions]
+    if len(installed) != len(plan.distributions):
+        raise ValueError(f"expected wheels of {', '.join(plan.distributions)}")
     name, _, tag = plan.base.rpartition(":")
     kept = {item for item in locked_for(lock, plan.python).items() if item[0] not in plan.removed}
     components = [each for each in document["components"] if (each["name"], each["version"]) in kept]
@@ -78,14 +89,17 @@ def image_document(wheel: dict[str, Any], plan: ImagePlan, lock: str) -> dict[st
     base["purl"] = f"pkg:docker/{name}@{tag}"
     image = {"type": "container", "bom-ref": "image", "name": "capcard-sched", "version": package["version"]}
     document["metadata"]["component"] = image
-    document["components"] = [package, base, *components]
+    document["components"] = [package, *installed, base, *components]
     references = {each["bom-ref"] for each in document["components"]}
     edges = [
         {**each, **({"dependsOn": needed} if (needed := _among(each.get("dependsOn", ()), references)) else {})}
         for each in document.get("dependencies", ())
         if each["ref"] in references
     ]
-    document["dependencies"] = [{"ref": "image", "dependsOn": ["base-image", package["bom-ref"]]}, *edges]
+    extras = [each["bom-ref"] for each in installed]
+    uses = [{"ref": "image", "dependsOn": ["base-image", package["bom-ref"], *extras]}]
+    uses += [{"ref": extra, "dependsOn": [package["bom-ref"]]} for extra in extras]
+    document["dependencies"] = [*uses, *edges]
     # The packages of the operating system and the interpreter are in the SBOM of the base image.
     document["compositions"] = [{"aggregate": "incomplete", "assemblies": ["base-image"]}]
     return document
@@ -95,10 +109,26 @@ def _among(names: Any, known: set[str]) -> list[str]:
     return sorted(name for name in names if name in known)
 
 
+def component_of(wheel: Path) -> dict[str, Any]:
+    """The entry of a wheel among the components of a document."""
+    name, version = wheel.name.split("-")[:2]
+    name = name.replace("_", "-")
+    return {
+        "type": "library",
+        "bom-ref": name,
+        "name": name,
+        "version": version,
+        "purl": f"pkg:pypi/{name}@{version}",
+        "hashes": [{"alg": "SHA-256", "content": hashlib.sha256(wheel.read_bytes()).hexdigest()}],
+    }
+
+
 def wheel_document(wheel: Path) -> dict[str, Any]:
     """The SBOM of a wheel: CycloneDX 1.6, the same for the same wheel."""
+    name = wheel.name.split("-")[0]
+    project = ROOT / "distributions" / name.removeprefix("capcard_sched_") if name != "capcard_sched" else ROOT
     command = [sys.executable, "-m", "cyclonedx_py", "requirements", str(_LOCK)]
-    command += ["--pyproject", str(ROOT / "pyproject.toml"), "--sv", "1.6", "--of", "JSON", "--output-reproducible"]
+    command += ["--pyproject", str(project / "pyproject.toml"), "--sv", "1.6", "--of", "JSON", "--output-reproducible"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - no input of others
     found: dict[str, Any] = json.loads(done.stdout)
     pinned = {
@@ -106,24 +136,25 @@ def wheel_document(wheel: Path) -> dict[str, Any]:
     }
     listed = {each["name"] for each in found["components"]}
     assert listed == pinned, listed ^ pinned
-    component = found["metadata"]["component"]
-    name, version = wheel.name.split("-")[:2]
-    component["version"] = version
-    component["purl"] = f"pkg:pypi/{name.replace('_', '-')}@{version}"
-    component["hashes"] = [{"alg": "SHA-256", "content": hashlib.sha256(wheel.read_bytes()).hexdigest()}]
+    described = component_of(wheel)
+    found["metadata"]["component"] |= {key: described[key] for key in ("version", "purl", "hashes")}
     return found
 
 
 def write_sboms(folder: Path) -> list[Path]:
-    """Write `<wheel>.cdx.json` and `<name>-<version>-image.cdx.json` beside the wheel of a folder."""
-    (wheel,) = folder.glob("*.whl")
-    of_wheel = wheel_document(wheel)
-    of_image = image_document(of_wheel, plan_of((ROOT / "Dockerfile").read_text("utf-8")), _LOCK.read_text("utf-8"))
+    """Write `<wheel>.cdx.json` of each wheel of a folder and `<name>-<version>-image.cdx.json` beside them."""
+    (wheel,) = folder.glob("capcard_sched-*.whl")
+    optional = sorted(folder.glob("capcard_sched_*.whl"))
+    documents = {each.with_suffix(".cdx.json"): wheel_document(each) for each in (wheel, *optional)}
+    for each in optional:
+        documents[each.with_suffix(".cdx.json")]["components"].append(component_of(wheel))
     name, version = wheel.name.split("-")[:2]
-    documents = {
-        wheel.with_suffix(".cdx.json"): of_wheel,
-        folder / f"{name}-{version}-image.cdx.json": of_image,
-    }
+    documents[folder / f"{name}-{version}-image.cdx.json"] = image_document(
+        documents[wheel.with_suffix(".cdx.json")],
+        plan_of((ROOT / "Dockerfile").read_text("utf-8")),
+        _LOCK.read_text("utf-8"),
+        map(component_of, optional),
+    )
     for target, document in documents.items():
         target.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
     return list(documents)

@@ -19,6 +19,8 @@ _ROOTS: Final = {
     "plugins/": ("capcard_sched.plugins.", ("tests/unit/plugins/", "tests/vectors/")),
     "actions/": ("capcard_sched.actions.", ("tests/unit/actions/", "tests/vectors/")),
     "capcard_sched/": ("capcard_sched.", ("tests/unit/", "tests/")),
+    "distributions/extender/capcard_sched_extender/": ("capcard_sched_extender.", ("tests/unit/extender/",)),
+    "distributions/trace/capcard_sched_trace/": ("capcard_sched_trace.", ("tests/unit/trace/",)),
 }
 _IMPORT: Final = re.compile(r"^\s*(?:from (\S+) import (\([^)]*\)|.*)|import (\S+))", re.MULTILINE)
 _PAGES: Final = ("tests/architecture/test_docs.py", "tests/docs")

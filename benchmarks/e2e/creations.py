@@ -30,7 +30,6 @@ class CreateDone(msgspec.Struct, frozen=True):
 
 
 async def create(job: CreateJob) -> None:
-    """Send all requests and report."""
     say(CreateDone(*await send_all(job.target, job.connections, job.bodies, patch=job.patch)))
 
 

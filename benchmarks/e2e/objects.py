@@ -45,7 +45,6 @@ class Gang(NamedTuple):
 
 
 def card_of(node_number: int) -> str:
-    """Card model of the node with this number."""
     return list(MODELS)[node_number % len(MODELS)]
 
 

@@ -81,7 +81,6 @@ def scene_nodes(count: int) -> Iterator[Document]:
 
 
 def rack_name(node: int) -> str:
-    """Value of the label of a node's rack."""
     return f"rack-{node // _RACK_NODES:03d}"
 
 

@@ -101,7 +101,6 @@ class Server:
             return text
 
     async def merge(self, path: str, patch: Document) -> None:
-        """Merge-patch an object."""
         await self.request("PATCH", path, patch, kind=MERGE)
 
     async def create(self, documents: Iterable[Document]) -> list[str]:
@@ -137,12 +136,10 @@ class Server:
         await self.create(document for gang in gangs for document in (gang.group, *gang.pods))
 
     async def count(self, path: str, **params: str) -> int:
-        """Objects in a collection."""
         page = msgspec.json.decode(await self.request("GET", path, limit="1", **params), type=_Object)
         return len(page.items or ()) + page.metadata.remaining_item_count
 
     async def list(self, path: str) -> list[Any]:
-        """All objects of a collection."""
         items: list[Any] = msgspec.json.decode(await self.request("GET", path))["items"]
         return items
 

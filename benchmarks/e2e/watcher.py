@@ -33,7 +33,6 @@ class WatchJob(msgspec.Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        """The collection."""
         root, plural = (_GROUPS, "podgroups") if self.mark == "admitted" else ("/api/v1", "pods")
         return f"{root}/namespaces/{self.namespace}/{plural}"
 

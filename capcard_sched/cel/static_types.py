@@ -56,7 +56,6 @@ _BY_NAME: Final[dict[str, Static]] = {name: static for static, names in _RESULTS
 
 
 def result_of(name: str) -> Static:
-    """The type of the results of a function."""
     return _BY_NAME.get(name)
 
 
@@ -105,5 +104,4 @@ def accepts(types: Sequence[Any], statics: Sequence[Static]) -> bool:
 
 
 def no_overload(name: str, position: int) -> CompileError:
-    """The error of a call with arguments of wrong types."""
     return CompileError(f"at {position}: found no matching overload for {quoted(name)}")

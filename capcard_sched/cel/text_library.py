@@ -41,7 +41,6 @@ def sized(charge: Charge, length: int) -> None:
 
 
 def quote(charge: Charge, text: str) -> str:
-    """The text as a literal in double quotes."""
     sized(charge, len(text))
     return '"' + text.translate(_QUOTED) + '"'
 

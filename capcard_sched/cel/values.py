@@ -184,7 +184,6 @@ MAPS: Final = frozenset(_MAPS)
 
 
 def type_name(value: object) -> str:
-    """The name of the CEL type of a value."""
     return _NAMES.get(type(value), type(value).__name__)
 
 
@@ -257,7 +256,6 @@ def map_key(value: Any) -> Any:
 
 
 def from_map_key(key: Any) -> Any:
-    """The key of a map as a value."""
     return key[1] if type(key) is tuple else key
 
 

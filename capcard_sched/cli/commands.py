@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,10 +58,13 @@ app.command("capcard_sched.cli.job:app", name="job")
 app.command("capcard_sched.cli.pod:app", name="pod")
 app.command("capcard_sched.cli.validate:validate", name="validate")
 app.command("capcard_sched.cli.migrate:app", name="migrate")
-app.command("capcard_sched.cli.trace:app", name="trace")
 app.command("capcard_sched.cli.usage:usage", name="usage")
 app.command("capcard_sched.cli.usage:history", name="history")
 app.command("capcard_sched.cli.usage:ledger_app", name="ledger")
 app.command("capcard_sched.cli.cache:cache", name="cache")
 app.command("capcard_sched.cli.web:web", name="web")
 app.command("capcard_sched.cli.completion:completion", name="completion")
+# Those of installed distributions; a name that is taken stays as it is.
+for entry in metadata.entry_points(group="capcard_sched.commands"):
+    if entry.name not in app:
+        app.command(entry.value, name=entry.name)

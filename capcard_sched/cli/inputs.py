@@ -12,7 +12,6 @@ from capcard_sched.model.autoscaling import AutoscalingOptions
 from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.scenario import DEFAULT_SCHEDULERS, SimulationOptions
-from capcard_sched.webhook.connect import connect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,7 +104,7 @@ def build_core(
         registry,
         scheduler_names=options.scheduler_names,
         default_queue=options.default_queue,
-        webhooks=connect,
+        calls_webhooks=True,
         autoscaling=AutoscalingOptions(expects_nodes=expects_nodes),
     )
 

@@ -26,6 +26,7 @@ def run(arguments: list[str]) -> int:
 
     from capcard_sched.cli.commands import app
     from capcard_sched.cli.exit_codes import BAD_INPUT, INTERNAL_ERROR
+    from capcard_sched.model.distributions import install_hint, not_installed
 
     if not arguments or arguments[0] in _HELP:
         for verb in app:
@@ -38,6 +39,8 @@ def run(arguments: list[str]) -> int:
         if isinstance(error, cyclopts.UnusedCliTokensError):
             words = ", ".join(f'"{word}"' for word in error.unused_tokens or ())
             text = f"unexpected argument {words}: {_POSITIONAL.get(arguments[0], 'pass files and folders with -f')}"
+        elif isinstance(error, cyclopts.UnknownCommandError) and (missing := not_installed("command", arguments[0])):
+            text = f"{missing}; install it with {install_hint(arguments[0])}"
         elif isinstance(error, cyclopts.CoercionError) and error.target_type is bool:
             text += " Accepted: true or false."
         put_error(f"error: {' '.join(text.split())}")

@@ -26,7 +26,6 @@ _JITTER: Final = 1.2
 
 
 def flag(group: Group, converter: Any = None, **more: Any) -> Parameter:
-    """A flag of a group."""
     return Parameter(group=group, converter=converter, **more)
 
 
@@ -36,12 +35,10 @@ def period(group: Group) -> Parameter:
 
 
 def switch(group: Group) -> Parameter:
-    """A flag that is true or false."""
     return flag(group, negative=(), show_default=lambda value: str(value).lower())
 
 
 def path(group: Group) -> Parameter:
-    """A flag with the path of a file or folder."""
     return flag(group, values.path, metavar="PATH")
 
 
@@ -51,7 +48,6 @@ def names(group: Group) -> Parameter:
 
 
 def address(group: Group) -> Parameter:
-    """A flag with a listen address."""
     return flag(group, values.address, show_default=str, metavar="HOST:PORT")
 
 

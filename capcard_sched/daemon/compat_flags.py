@@ -105,7 +105,6 @@ class CommonCompatFlags:
         return []
 
     def is_on(self, gate: str) -> bool:
-        """Whether a feature gate is given with the value true."""
         return (gate, True) in self._gates()
 
     def _ignored_gates(self) -> list[str]:

@@ -78,7 +78,6 @@ class ConfFile:
 
     @property
     def conf(self) -> Conf:
-        """The scheduler-conf in use."""
         assert self._conf is not None, "load() must be called first"
         return self._conf
 

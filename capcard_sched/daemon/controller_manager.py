@@ -208,7 +208,6 @@ class ControllerManager(HealthState):
         self._cache.observed = False
 
     def stand_by(self) -> None:
-        """Drop queued writes."""
         self._gate.revoke()
         self._events.reset()
 
@@ -288,7 +287,6 @@ class ControllerManager(HealthState):
         self._log.info("caches synced", objects=len(self._cache))
 
     def readiness(self) -> Mapping[str, str]:
-        """What must be done before this replica can lead."""
         waiting = [resource for resource, pending in self._informers.pending().items() if pending]
         return {"informers-synced": f"not listed yet: {', '.join(waiting)}" if waiting and not self._synced else ""}
 

@@ -85,12 +85,11 @@ class ControllerMetrics(MetricSet, Observer):
         self._of_jobs.setdefault(values[0], set()).add((metric, values))
 
     def forget_job(self, job: str) -> None:
-        """A Job is gone."""
+        """Drops the series of a Job that is gone."""
         for metric, values in self._of_jobs.pop(job, ()):
             self._counters[metric].remove(*values)
 
     def request(self, verb: str, resource: str, code: int, seconds: float) -> None:  # noqa: ARG002 - not measured
-        """A request ended."""
         self._counters["controller_requests_total"].labels(verb, resource, str(code)).inc()
 
     def sample(self, queues: Iterable[str], phases: Mapping[str, Mapping[str, int]], cached: int) -> None:

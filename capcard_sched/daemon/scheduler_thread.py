@@ -97,7 +97,6 @@ class SchedulerThread:
         return self._core.config_maps
 
     def deliver(self, deltas: Sequence[Delta]) -> None:
-        """Enqueue deltas."""
         self._inbox.put(deltas)
 
     def lead(self) -> None:

@@ -42,7 +42,6 @@ from capcard_sched.model import reasons
 from capcard_sched.model.intents import EmitEvent, ObjectRef
 from capcard_sched.model.term_limits import TermLimits
 from capcard_sched.model.timestamps import format_duration
-from capcard_sched.webhook.connect import connect
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -127,7 +126,7 @@ class Service:
             options.default_queue,
             timer=time.perf_counter,
             term_limits=limits,
-            webhooks=connect,
+            calls_webhooks=True,
             session_deadline=options.session_deadline,
             half_gang_timeout=options.half_gang_timeout,
             autoscaling=options.autoscaling,
@@ -264,7 +263,6 @@ class Service:
             self._thread.lead()
 
     def stand_by(self) -> None:
-        """Drop queued writes and run no more sessions."""
         self._backend.writer.reset()
         self._thread.stand_by()
 

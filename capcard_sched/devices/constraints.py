@@ -45,7 +45,6 @@ class AttributeConstraint:
         return True
 
     def remove(self, request: RequestPlan, device: PoolDevice) -> None:  # noqa: ARG002
-        """As `Constraint`."""
         if self._concerns(request):
             self._values.pop()
 

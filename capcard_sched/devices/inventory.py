@@ -76,7 +76,6 @@ class DeviceSlice:
 
     @property
     def pool(self) -> PoolId:
-        """Driver and pool."""
         return self.spec.driver, self.spec.pool.name
 
     @property

@@ -64,7 +64,6 @@ class DeviceUsage:
         return device in self._dedicated
 
     def is_shared(self, device: DeviceId) -> bool:
-        """Whether allocations have shares of the device."""
         return device in self._shares
 
     def consumed(self, device: DeviceId) -> Mapping[str, Fraction]:

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from capcard_sched.framework.api.plugin import Plugin
-    from capcard_sched.framework.api.webhook import WebhookFactory
     from capcard_sched.framework.conf.registry import Registry
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.session.action import Action
@@ -76,7 +75,7 @@ class Core:
         default_queue: str = "default",
         timer: Callable[[], float] | None = None,
         term_limits: TermLimits = DEFAULT_TERM_LIMITS,
-        webhooks: WebhookFactory | None = None,
+        calls_webhooks: bool = False,
         session_deadline: float = 0.0,
         half_gang_timeout: float = HALF_GANG_SECONDS,
         autoscaling: AutoscalingOptions = DEFAULT_AUTOSCALING,
@@ -84,7 +83,7 @@ class Core:
         """`timer` returns seconds for the report's timings, None for no timings.
 
         It decides nothing, except with a `session_deadline` above 0, in seconds: see `SessionDeadline`.
-        `half_gang_timeout`: seconds, as of `HalfGangs`.
+        `half_gang_timeout`: seconds, as of `HalfGangs`. `calls_webhooks`: whether plugins may call webhooks.
         """
         self._state = ClusterState(scheduler_names, default_queue, term_limits)
         #: The plugins and actions that a scheduler-conf can name.
@@ -101,7 +100,7 @@ class Core:
             self._memory.expect_nodes()
         self._half_gangs, self._problem_events = HalfGangs(half_gang_timeout), ProblemEvents()
         self._unused_claims = UnusedClaims()
-        self._sessions, self._webhooks = 0, webhooks
+        self._sessions, self._calls_webhooks = 0, calls_webhooks
         #: The waiting jobs that sessions skip.
         self._failed_attempts = FailedAttempts(self._state, Dispatch(()))
         self._last_session: Session | None = None
@@ -331,7 +330,7 @@ class Core:
             memory=self._memory,
             failed_attempts=self._failed_attempts,
             on_commit=on_commit,
-            webhooks=self._webhooks,
+            calls_webhooks=self._calls_webhooks,
             observe_failure=self._observe,
             deadline=SessionDeadline(
                 self._session_deadline,

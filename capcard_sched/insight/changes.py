@@ -57,7 +57,6 @@ class Edits:
         return self.changed[key]
 
     def put(self, obj: Json) -> None:
-        """Add an object, or replace it."""
         self.changed[kind_of(obj), *key_of(obj)] = obj
 
     def remove(self, kind: str, namespace: str, name: str, uid: str = "") -> None:
@@ -126,5 +125,4 @@ def annotate(obj: Json, key: str, value: str | None) -> None:
 
 
 def set_spec(obj: Json, field: str, value: object) -> None:
-    """Set a field of the spec."""
     obj["spec"] = {**spec(obj), field: value}

@@ -137,7 +137,7 @@ class _Curve:
         return self._ends[-1] if self._ends else 0.0
 
     def longer(self, age: float) -> int:
-        """Ended jobs that ran longer than `age`."""
+        """Number of ended jobs that ran longer than `age`. O(log jobs)."""
         return len(self._ends) - bisect_right(self._ends, age)
 
     def beyond(self, age: float) -> float:

@@ -74,7 +74,7 @@ def in_copy(function: Callable[[], T], kind: type[T]) -> T:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and of the copies that ended."""
+    """CPU seconds of this process and of the copies that ended."""
     copies = resource.getrusage(resource.RUSAGE_CHILDREN)
     return process_time() + copies.ru_utime + copies.ru_stime
 

@@ -137,7 +137,6 @@ def _request(pod: JsonObject) -> tuple[str, float, int, int]:
 
 
 def pod_runs(pod: JsonObject) -> bool:
-    """Whether the pod runs on a node."""
     return status(pod).get("phase") == "Running" and not has_ended(pod) and bool(spec(pod).get("nodeName"))
 
 

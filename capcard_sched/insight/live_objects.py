@@ -219,7 +219,6 @@ def _is_missing(kind: WatchedKind[Any], error: ApiError, observer: Observer) -> 
 
 
 def _in_namespace(kind: WatchedKind[Any], namespace: str) -> WatchedKind[Any]:
-    """The objects of a kind in one namespace."""
     group, _, resource = kind.path.rpartition("/")
     return replace(kind, path=f"{group}/namespaces/{quote(namespace)}/{resource}", required=True)
 

@@ -50,11 +50,9 @@ class StoreObjects:
         self._store = store
 
     def get(self, kind: str, namespace: str, name: str) -> Json | None:
-        """An object, or None."""
         return self._store.get(kind, namespace, name)
 
     def all_of(self, kind: str) -> Iterable[Json]:
-        """The objects of a kind."""
         return self._store.list(kind)
 
     def pods(self, namespace: str, besides: Collection[str] = ()) -> Iterable[Json]:
@@ -131,7 +129,6 @@ class DeltaObjects:
         return None if kind in _WHOLE else self.fetch(kind, namespace, name)
 
     def all_of(self, kind: str) -> Iterator[Json]:
-        """The objects of a kind."""
         return (as_manifest(kind, found.object) for found in self.of(kind).values() if isinstance(found, ObjectChanged))
 
     def pods(self, namespace: str, besides: Collection[str] = ()) -> Iterator[Json]:
@@ -209,7 +206,7 @@ def vcjob_key(namespace: str, name: str) -> str:
 
 
 def full_name(obj: Json) -> tuple[str, str]:
-    """Namespace and name."""
+    """Namespace (`default` without one) and name."""
     return obj["metadata"].get("namespace") or "default", obj["metadata"]["name"]
 
 

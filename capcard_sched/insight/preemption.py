@@ -99,7 +99,6 @@ class EvictionTrial:
         return msgspec.structs.replace(found, forbidden_by=tuple(dict.fromkeys(origins)))
 
     def stop(self) -> None:
-        """End the trial without its result."""
         self._copy.stop()
 
 

@@ -92,7 +92,6 @@ class _Write(NamedTuple):
     name: str
 
     async def read(self) -> _Claim:
-        """The claim as it is."""
         return await read_object(self.client, _Claim, self.namespace, self.name)
 
     async def patch(self, step: str, patch: dict[str, Any], subresource: str = "") -> bytes:

@@ -149,7 +149,7 @@ class LineBuffer:
 
     @property
     def pending(self) -> int:
-        """Bytes of an incomplete line."""
+        """Number of bytes of an incomplete line."""
         return self._size
 
 

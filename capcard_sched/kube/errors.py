@@ -91,7 +91,6 @@ class RequestError(Exception):
 
     @property
     def causes(self) -> tuple[StatusCause, ...]:
-        """The server's causes of a rejection."""
         return self.details.causes or ()
 
     @property
@@ -132,7 +131,6 @@ class ApiError(RequestError):
 
     @property
     def text(self) -> str:
-        """The server's message."""
         return self.message or self.reason or f"HTTP {self.status}"
 
 

@@ -82,7 +82,6 @@ class Informers:
         return [problems[key] for problems in kept for key in sorted(problems, key="/".join)]
 
     async def wait_synced(self) -> None:
-        """Return once `synced`."""
         for reflector in self._reflectors:
             await reflector.wait_synced()
 

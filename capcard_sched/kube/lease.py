@@ -59,7 +59,6 @@ def decode(body: bytes) -> Lease:
 
 
 def encode(lease: Lease) -> bytes:
-    """Encode a Lease for the API server."""
     return _encoder.encode(lease)
 
 

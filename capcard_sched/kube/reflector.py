@@ -98,7 +98,6 @@ class DeltaStore(Generic[T]):
             names.update(dict.fromkeys(names, _INVALID))
 
     def items(self, items: Iterable[T | UndecodableObject], out: list[Delta]) -> None:
-        """Process items of a list."""
         for item in items:
             self.changed(item, out)
 
@@ -205,7 +204,6 @@ class Reflector(Generic[T]):
         return not self.synced or bool(self._relists)
 
     async def wait_synced(self) -> None:
-        """Return once `settled`."""
         await self._synced.wait()
 
     async def run(self) -> None:

@@ -361,7 +361,7 @@ class Job:
         )
 
     def needs_unsupported(self) -> bool:
-        """The same, with unsupported features among the obstacles."""
+        """As `needs_gated`, with pods whose obstacle is an unsupported feature."""
         return self.needs_gated() and any(task.unsupported for task in self.gated.values())
 
     def missing_of_roles(self) -> dict[str, int]:

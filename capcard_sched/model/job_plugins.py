@@ -150,15 +150,15 @@ class PluginArguments(NamedTuple):
     ignored: tuple[IgnoredArgument, ...]
 
     def text(self, name: str) -> str:
-        """An argument as text."""
+        """The value of a text argument. Raises KeyError for a name that the plugin does not define."""
         return str(self.values[name])
 
     def number(self, name: str) -> int:
-        """An argument that is a number."""
+        """The value of an argument with a number. Raises KeyError as `text`."""
         return int(self.values[name])
 
     def switch(self, name: str) -> bool:
-        """An argument that is true or false."""
+        """The value of an argument that is true or false. Raises KeyError as `text`."""
         return bool(self.values[name])
 
 

@@ -44,7 +44,7 @@ def terminating_of(tasks: Iterable[Task]) -> list[str]:
 
 
 def losses_of(tasks: Iterable[Task]) -> list[str]:
-    """Both, failures first."""
+    """The sentences of `failures_of` and then those of `stranded_of`."""
     members = list(tasks)
     return [*failures_of(members), *stranded_of(members)]
 

@@ -82,7 +82,7 @@ def missing_text(queue: str) -> str:
 
 
 def queue_ref(queue: str, uid: str = "") -> ObjectRef:
-    """The object of a queue, by id."""
+    """The reference of a queue: a NamespaceQueue for an id `namespace/name`, else a Queue."""
     namespace, slash, name = queue.partition("/")
     return ObjectRef(NAMESPACE_QUEUE, namespace, name, uid) if slash else ObjectRef("Queue", "", queue, uid)
 

@@ -50,7 +50,7 @@ def shortened(text: str, most: int = _MOST) -> str:
 
 
 def quoted(text: str) -> str:
-    """The same in single quotes."""
+    """The text of `shortened` in single quotes."""
     return f"'{shortened(text)}'"
 
 

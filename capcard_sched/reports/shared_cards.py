@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 
 
 def is_charged(pod: JsonObject) -> bool:
-    """Charged to its queue: bound and not finished, whatever its grace period."""
+    """Whether the pod counts against the quota of its queue: bound and not finished, whatever its grace period."""
     return bool(spec(pod).get("nodeName")) and not has_ended(pod)
 
 
 def is_pending(pod: JsonObject) -> bool:
-    """Not bound and not finished."""
     return not spec(pod).get("nodeName") and status(pod).get("phase") in (None, "Pending")
 
 
@@ -65,7 +64,6 @@ class SharedCardRow(NamedTuple):
 
     @property
     def shares(self) -> int:
-        """Shares in use."""
         return sum(tenant.shares for tenant in self.tenants)
 
     @property

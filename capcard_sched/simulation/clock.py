@@ -44,7 +44,6 @@ class VirtualClock:
 
     @property
     def unix(self) -> float:
-        """Now as unix seconds."""
         return EPOCH + self.now / SECOND
 
     def timestamp(self, moment: int | None = None) -> str:

@@ -272,7 +272,6 @@ def _gates(pod: JsonObject) -> list[JsonObject]:
 
 
 def _without_gate(pod: JsonObject) -> JsonObject:
-    """The patch that removes the queue allocation gate."""
     return {"spec": {"schedulingGates": _gates(pod) or None}}
 
 

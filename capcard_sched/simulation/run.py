@@ -133,7 +133,6 @@ class SimulationRun:
         return self._cluster
 
     def load(self) -> None:
-        """Create the initial objects."""
         self._cluster.load(self._scenario)
 
     def drain(self) -> list[Delta]:

@@ -72,7 +72,6 @@ class Origin(NamedTuple):
         return ": ".join(filter(None, (self.source, number, self.holder, self.place)))
 
     def inside(self, place: str) -> Origin:
-        """The position of a part."""
         return self._replace(place=f"{self.place}.{place}" if self.place else place)
 
 
@@ -113,7 +112,6 @@ class Operation(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Verb, kind and name."""
         return f"{self.verb} {self.kind} {display_name(self.namespace, self.name)}"
 
     def __str__(self) -> str:

@@ -72,7 +72,6 @@ class Change(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str]:
-        """Namespace and name."""
         return key_of(self.object)
 
 
@@ -126,7 +125,6 @@ class Store:
         self._past: set[Reference] = set()
 
     def get(self, kind: str, namespace: str, name: str) -> JsonObject | None:
-        """The object, or None."""
         objects = self._objects.get(kind)
         return None if objects is None else objects.get((namespace, name))
 
@@ -156,7 +154,7 @@ class Store:
         return tuple(obj for obj in found if obj is not None and is_owned(obj, owner))
 
     def targeting(self, key: Key) -> Sequence[JsonObject]:
-        """Commands for an object, the oldest ones."""
+        """The `COMMANDS_AT_ONCE` oldest Commands for an object. O(Commands)."""
         found = (command for command in self.list(COMMAND) if target_of(command) == key)
         return sorted(found, key=command_age)[:COMMANDS_AT_ONCE]
 
@@ -172,7 +170,6 @@ class Store:
                     self._phases.setdefault(place[0], Counter())[place[1]] += step
 
     def existed(self, kind: str, namespace: str, name: str) -> bool:
-        """Whether the object exists or existed."""
         return Reference(kind, namespace, name) in self._past
 
     def observe(self, observer: Callable[[Change], None]) -> None:
@@ -332,12 +329,10 @@ class StoreWatch:
             changed[key] = None
 
     def report(self, outcome: Delta) -> None:
-        """Queue the outcome of an intent."""
         self._outcomes.append(outcome)
 
     @property
     def pending(self) -> bool:
-        """Whether there are deltas."""
         return bool(self._gone or self._outcomes or any(self._changed.values()))
 
     def drain(self) -> list[Delta]:

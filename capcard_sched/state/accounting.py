@@ -298,7 +298,6 @@ class Accounting:
         return former
 
     def unrelease(self, task: Task, former: TaskStatus) -> None:
-        """Undo `release`."""
         self._former.pop(task.uid, None)
         self.move(task, former, task.node)
 

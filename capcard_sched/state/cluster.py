@@ -216,7 +216,6 @@ class ClusterState:
 
     @property
     def supports_claims(self) -> bool:
-        """Whether pods with ResourceClaims are scheduled."""
         return self._pod_table.facts.claims
 
     def support_claims(self, supported: bool) -> None:

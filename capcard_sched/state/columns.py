@@ -139,11 +139,9 @@ class NodeTable:
         self._expose()
 
     def touch(self, row: int) -> None:
-        """Record a change of a row."""
         self.serial += 1
         self.stamps[row] = self.serial
 
     def set_allocatable(self, row: int, amounts: Vector) -> None:
-        """Replace the allocatable amounts of a node."""
         self.total_allocatable += amounts - self.allocatable[row]
         self.allocatable[row] = amounts

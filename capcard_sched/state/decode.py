@@ -53,7 +53,6 @@ def differs(known: object, facts: Facts) -> bool:
 
 
 def assign(known: object, facts: Facts) -> None:
-    """Give a node, queue or task these facts."""
     for name, value in facts.items():
         setattr(known, name, value)
 

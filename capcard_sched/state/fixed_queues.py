@@ -45,7 +45,6 @@ class FixedQueues:
         return job.queue != queue
 
     def requested(self, job: Job) -> str:
-        """The queue that a job requests."""
         return self._requested.get(job.key, job.queue)
 
     def request(self, job: Job, queue: str) -> str:

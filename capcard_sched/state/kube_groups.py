@@ -92,7 +92,6 @@ class KubeGroups:
             self.other_schedulers[ObjectRef("PodGroup", facts.namespace, facts.name, facts.uid)] = text
 
     def forget(self, task: Task) -> None:
-        """Forget a pod that is gone."""
         if self.two_groups:
             self.two_groups.pop(ObjectRef("Pod", task.namespace, task.name, task.uid), None)
 

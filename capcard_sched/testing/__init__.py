@@ -32,7 +32,6 @@ from capcard_sched.model.intents import Bind, ClaimBinding, EmitEvent, RemoveGat
 from capcard_sched.model.objects import PodObject
 from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS
 from capcard_sched.testing.cluster import ClusterObjects
-from capcard_sched.webhook.connect import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -81,7 +80,7 @@ class Harness(ClusterObjects):
             self._registry,
             timer=timer,
             term_limits=term_limits,
-            webhooks=connect,
+            calls_webhooks=True,
             session_deadline=session_deadline,
             autoscaling=autoscaling,
         )

@@ -272,7 +272,6 @@ def _match_resources(cards: tuple[str, ...], requested: list[str], field: str) -
 
 
 def is_slice(resource: str) -> bool:
-    """Whether a resource counts MPS or MIG slices."""
     return resource == MPS_RESOURCE or resource.startswith(MIG_PREFIX)
 
 

@@ -141,7 +141,6 @@ class Inventory:
         return self._children[name] > 0
 
     def parent_problem(self, name: str) -> Finding | None:
-        """A warning about the parent of a queue."""
         return parent_problem(name, self._parents, "is not among the queues in the input")
 
     def has_card_quota(self, name: str) -> bool:

@@ -278,7 +278,6 @@ def _in_cycles(graph: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def depends_on(task: Json) -> list[str]:
-    """The tasks that a task waits for."""
     names = as_map(task.get("dependsOn")).get("name")
     return [str(name) for name in names] if isinstance(names, list) else []
 
@@ -304,7 +303,6 @@ def _check_volumes(volumes: Any) -> Iterator[Finding]:
 
 
 def tasks_of(spec: Json) -> list[Json]:
-    """The tasks of a job."""
     return as_maps(spec.get("tasks"))
 
 
@@ -326,7 +324,7 @@ def replicas_of(task: Json) -> int:
 
 
 def count_of(value: Any) -> int:
-    """A count, 0 for what is none."""
+    """The value if it is a positive whole number, else 0."""
     return value if _is_whole(value) and value > 0 else 0
 
 

@@ -166,7 +166,7 @@ def _is_absent(value: Any, name: str) -> bool:
 
 
 def _or_empty(value: Any) -> Any:
-    """One form of all empty values."""
+    """`""` for None and for every empty value."""
     return "" if value is None or (not value and isinstance(value, dict | list)) else value
 
 

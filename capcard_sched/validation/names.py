@@ -38,7 +38,6 @@ def is_subdomain(text: str) -> bool:
 
 
 def check_label(value: Any, field: str) -> Iterator[Finding]:
-    """A DNS-1123 label."""
     if not isinstance(value, str) or not is_label(value):
         yield Finding("error", field, f"{shown(value)} is not a DNS-1123 label", LABEL_FORM)
 

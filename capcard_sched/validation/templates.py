@@ -37,7 +37,6 @@ class Template(NamedTuple):
 
     @property
     def metadata_path(self) -> str:
-        """Path of its metadata."""
         return f"{self.path}.metadata" if self.path else "metadata"
 
     @property

@@ -39,7 +39,6 @@ class AdmissionCheck:
         self._usages: dict[tuple[str, bool], tuple[ChargeBook, int, QueueUsage]] = {}
 
     def follow(self, session: Session) -> None:
-        """Reads the objects of a session from here on."""
         self._queues = session.queues
 
     def job_enqueueable(self, job: Job) -> Vote | Refusal:

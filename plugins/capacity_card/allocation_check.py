@@ -38,7 +38,6 @@ class AllocationCheck:
         self._refusal_of: Callable[[Task, str], Refusal | None] = lambda *_: None
 
     def follow(self, session: Session) -> None:
-        """Reads the objects of a session from here on."""
         self._refusal_of = session.results.refusal_of
 
     def allocatable(self, queue: Queue, task: Task) -> Refusal | None:

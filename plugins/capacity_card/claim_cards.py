@@ -163,7 +163,6 @@ class ClaimCards:
         return max(found, key=lambda card: found[card], default="")
 
     def of(self, cls: TaskClass) -> ClaimDemand:
-        """The demand of the pods of a class."""
         return self.demand(cls.namespace, cls.claims, accepted_cards(cls.annotations))
 
     def demand(self, namespace: str, claims: Iterable[PodClaim], names: tuple[str, ...] = ()) -> ClaimDemand:

@@ -117,7 +117,6 @@ class CardReclaim:
         return () if account is None else tuple([one.name for one in account.ancestors])
 
     def _trains(self, job: Job) -> bool:
-        """Whether the job has training pods."""
         return any(self._type(job, task) == "training" for task in job.tasks.values())
 
     def _type(self, job: Job | None, task: Task) -> ServiceType:

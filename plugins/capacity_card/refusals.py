@@ -57,7 +57,6 @@ class QuotaRefusals:
         self.counts: dict[tuple[str, str, str], int] = {}
 
     def open(self, session: Session) -> None:
-        """Follows the assumptions of a session."""
         self._session = session
 
     @property

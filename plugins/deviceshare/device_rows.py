@@ -60,16 +60,14 @@ class NodeDevices:
 
     @property
     def present(self) -> list[CardLedger]:
-        """The ledgers of the kinds that the node has."""
         return [ledger for ledger in self.ledgers if ledger is not None]
 
     def release(self, uid: str) -> None:
-        """A pod holds nothing any more."""
         for ledger in self.present:
             ledger.release(uid)
 
     def set_leaving(self, uid: str, *, leaving: bool) -> None:
-        """Whether a pod is on its way out."""
+        """Record whether a pod is being released."""
         for ledger in self.present:
             ledger.set_leaving(uid, leaving=leaving)
 
@@ -301,7 +299,6 @@ class DeviceRows:
     # --- in a session -----------------------------------------------------------------------------------------------
 
     def at(self, node: Node) -> NodeDevices | None:
-        """The devices of a node."""
         return self.by_node.get(node.name)
 
     def write(self, node: Node) -> None:

@@ -47,11 +47,9 @@ class FreeDevices:
         return self._rows.states.number(tuple([None if ledger is None else ledger.idle for ledger in ledgers]))
 
     def state_after(self, request: Requests, state: int) -> int:
-        """The state after one more pod; -1 when the node does not take it."""
         return self._results.of_requests(request).after(state)
 
     def devices(self, state: int) -> list[_Device]:
-        """The devices of a node."""
         cards = self._rows.states.cards_of(state) or ()
         return [(kind, card) for kind, own in enumerate(cards) for card in own or ()]
 
@@ -67,10 +65,8 @@ class FreeDevices:
         return wanted is not None and self._types[kind].fits(card, wanted)
 
     def number(self, request: Requests) -> int:
-        """The number of different devices that a pod needs."""
         pairs = zip(self._types, request, strict=True)
         return sum(kind.number(wanted) for kind, wanted in pairs if wanted is not None)
 
     def model(self, device: _Device) -> str:
-        """The model of a device, as its registration names it."""
         return device[1].model.type

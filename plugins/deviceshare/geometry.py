@@ -50,7 +50,6 @@ class Geometry(NamedTuple):
     groups: tuple[SliceGroup, ...]
 
     def group(self, name: str) -> SliceGroup | None:
-        """The group of a name."""
         return next((group for group in self.groups if group.name == name), None)
 
 

@@ -70,7 +70,6 @@ class VgpuDevices(DeviceType):
         self._requests: dict[TaskClass, VgpuRequest | None] = {}
 
     def use(self, config: DeviceConfig) -> None:
-        """Take other settings; every offer and every request is to be read again."""
         self.config = config
         self._requests.clear()
 

@@ -216,7 +216,7 @@ class NodeCpus:
 
     @property
     def shown(self) -> int:
-        """CPUs that the object shows as free, including those reserved for the system."""
+        """Bit set of the CPUs that the object shows as free, including those reserved for the system."""
         return self.facts.free or 0
 
     @property
@@ -229,11 +229,10 @@ class NodeCpus:
 
     @property
     def available(self) -> int:
-        """CPUs that can be assigned."""
+        """Bit set of the CPUs that can be assigned."""
         return self.unclaimed & ~self._reserved
 
     def plan(self, wanted: Sequence[int]) -> CpuPlan | Refused:
-        """Plan the CPUs of a pod under the node's policy."""
         return plan(self.facts.topology, self.available, self.facts.topology_policy, wanted)
 
     def claim(self, uid: str, wanted: tuple[int, ...]) -> bool:

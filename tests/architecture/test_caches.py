@@ -63,7 +63,7 @@ def _has_texts(function: ast.FunctionDef) -> bool:
 
 
 def _modules() -> Iterator[tuple[str, Path]]:
-    for folder in ("capcard_sched", "plugins", "actions"):
+    for folder in ("capcard_sched", "plugins", "actions", "distributions"):
         for path in sorted(each for each in (_ROOT / folder).rglob("*.py") if not each.is_symlink()):
             yield path.relative_to(_ROOT).as_posix(), path
 

@@ -1,6 +1,7 @@
 """The import table of docs/architecture.md, as executable contracts."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -42,13 +43,17 @@ THIRD_PARTY = {
         "gc": "",
         "input_files": "",
         "controllers": "cronsim msgspec",
-        "webhook": "aiohttp",
         "ledger": "alembic msgspec psycopg sqlalchemy",
     }.items()
 }
+#: Import name of each optional distribution to its folder.
+DISTRIBUTIONS = {f"capcard_sched_{folder.name}": folder for folder in sorted((ROOT / "distributions").iterdir())}
 
 
 def modules(package: str) -> list[Path]:
+    """The modules of a package or module of capcard_sched, or of a distribution."""
+    if package in DISTRIBUTIONS:
+        return sorted(DISTRIBUTIONS[package].rglob("*.py"))
     base = ROOT / "capcard_sched" / package
     return sorted(base.resolve().rglob("*.py")) if base.is_dir() else [base.with_suffix(".py")]
 
@@ -94,6 +99,14 @@ def test_every_dependency_is_used_and_every_used_package_is_a_dependency() -> No
     assert {IMPORT_NAMES.get(name, name) for name in declared - DATA_ONLY} == used
 
 
+@pytest.mark.parametrize("package", DISTRIBUTIONS)
+def test_an_optional_distribution_depends_on_what_it_imports(package: str) -> None:
+    project = tomllib.loads((DISTRIBUTIONS[package] / "pyproject.toml").read_text())["project"]
+    declared = {re.split("[=>]", requirement)[0] for requirement in project["dependencies"]} - {"capcard-sched"}
+    used = set().union(*map(imported, modules(package))) - {package}
+    assert {IMPORT_NAMES.get(name, name) for name in declared} == used
+
+
 def test_the_folders_of_the_repository_are_imported_under_one_name_only() -> None:
     for path in [*ROOT.glob("tests/**/*.py"), *(file for package in packages() for file in modules(package))]:
         assert not imported(path) & {"plugins", "actions", "config"}, path
@@ -101,13 +114,14 @@ def test_the_folders_of_the_repository_are_imported_under_one_name_only() -> Non
 
 @pytest.mark.parametrize("name", ["utils", "helpers", "common", "misc", "manager", "util", "helper"])
 def test_no_module_has_a_meaningless_name(name: str) -> None:
-    assert [path for package in packages() for path in modules(package) if name in (path.stem, path.parent.name)] == []
+    found = [path for package in (*packages(), *DISTRIBUTIONS) for path in modules(package)]
+    assert [path for path in found if name in (path.stem, path.parent.name)] == []
 
 
 def test_no_class_has_more_than_40_methods_and_no_function_more_than_60_lines() -> None:
     """Lines of code: without docstring, comments and blank lines. Constructors, which name one field a line: 80."""
     found: dict[str, int] = {}
-    for package in packages():
+    for package in (*packages(), *DISTRIBUTIONS):
         for path in modules(package):
             lines, tree = path.read_text().split("\n"), ast.parse(path.read_text())
             for node in ast.walk(tree):
@@ -127,7 +141,7 @@ def test_no_class_has_more_than_40_methods_and_no_function_more_than_60_lines() 
 
 def test_every_class_name_is_unique() -> None:
     places: dict[str, list[str]] = {}
-    for package in sorted(packages()):
+    for package in (*sorted(packages()), *DISTRIBUTIONS):
         for path in modules(package):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.ClassDef):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = (ROOT / "capcard_sched", ROOT / "plugins", ROOT / "actions", ROOT / "benchmarks")
+PRODUCT = (ROOT / "capcard_sched", ROOT / "plugins", ROOT / "actions", ROOT / "distributions", ROOT / "benchmarks")
 MIRRORS = ("unit", "kube", "daemon")
 #: Verbs of speech, people for objects, and other words for which the field has its own.
 WORDS = re.compile(
@@ -47,7 +47,7 @@ def prose(source: str) -> Iterator[tuple[int, str]]:
 
 def test_prose_of_the_product_has_the_words_of_the_field() -> None:
     found = []
-    for path in sorted((ROOT / "capcard_sched").rglob("*.py")):
+    for path in sorted(path for folder in ("capcard_sched", "distributions") for path in (ROOT / folder).rglob("*.py")):
         for line, text in prose(path.read_text("utf-8")):
             words = WORDS.findall(QUOTED.sub("", text))
             found += [f"{path.relative_to(ROOT)}:{line}: {word}" for word in words]

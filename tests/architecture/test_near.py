@@ -10,6 +10,8 @@ IMPORTS = {
     "tests/unit/framework/quota/test_sums.py": {"capcard_sched.framework.quota.sum_tree"},
     "tests/unit/state/test_pods.py": {"capcard_sched.state.pods"},
     "tests/kube/read/test_reflector.py": {"capcard_sched.kube.reflector"},
+    "tests/unit/trace/test_openb.py": set(),
+    "tests/unit/trace/test_verb.py": {"capcard_sched_trace.verb"},
     "tests/manifests/test_helm.py": set(),
     "tests/malformed/test_malformed.py": set(),
 }
@@ -22,6 +24,8 @@ IMPORTS = {
         ("capcard_sched/framework/quota/sum_tree.py", ["tests/unit/framework/quota/test_sums.py"]),
         ("capcard_sched/framework/quota/new_file.py", ["tests/unit/framework/quota/test_sums.py"]),
         ("capcard_sched/kube/reflector.py", ["tests/kube/read/test_reflector.py"]),
+        ("distributions/trace/capcard_sched_trace/openb.py", ["tests/unit/trace/test_openb.py"]),
+        ("distributions/trace/capcard_sched_trace/verb.py", ["tests/unit/trace/test_verb.py"]),
         ("tests/unit/plugins/shares.py", ["tests/unit/plugins/test_drf.py"]),
         ("tests/unit/state/test_pods.py", ["tests/unit/state/test_pods.py"]),
         ("tests/malformed/manifests.yaml", ["tests/malformed/test_malformed.py"]),

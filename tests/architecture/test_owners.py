@@ -26,7 +26,7 @@ MUTABLE = ("dict", "list", "set", "deque", "Counter", "defaultdict", "OrderedDic
 
 
 def sources() -> Iterator[Path]:
-    for folder in ("capcard_sched", "actions", "plugins"):
+    for folder in ("capcard_sched", "actions", "plugins", "distributions"):
         yield from sorted(path for path in (ROOT / folder).rglob("*.py") if not path.is_symlink())
 
 

@@ -92,7 +92,9 @@ def test_everything_is_installed_by_hash() -> None:
     installs = [part for step in steps() if step.word == "RUN" for part in step.text.split("&&") if " install " in part]
     assert len(installs) == 2
     assert "--require-hashes -r requirements/run.lock" in installs[0]
-    assert "--no-deps --no-build-isolation ." in installs[1], "nothing is fetched beside the lock"
+    assert "--no-deps --no-build-isolation . ./distributions/extender" in installs[1], (
+        "nothing is fetched beside the lock"
+    )
     text = (ROOT / "requirements" / "run.lock").read_text("utf-8")
     packages = [line for line in text.splitlines() if _PINNED.match(line)]
     assert packages
@@ -133,14 +135,17 @@ def test_the_copied_paths_suffice_to_build_the_package(tmp_path: Path) -> None:
             shutil.copytree(ROOT / source, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / source, target)
-    words: list[str | Path] = ["-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path / "dist", tree]
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (wheel,) = (tmp_path / "dist").glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        names = set(archive.namelist())
+    names: set[str] = set()
+    for folder in (tree, tree / "distributions" / "extender"):
+        words: list[str | Path] = ["-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path / "dist", folder]
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    for wheel in (tmp_path / "dist").glob("*.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            names |= set(archive.namelist())
     for module in ("cli/main.py", "plugins/gang.py", "actions/allocate.py", "config/scheduler.yaml", "kube/client.py"):
         assert f"capcard_sched/{module}" in names
+    assert "capcard_sched_extender/plugin.py" in names, "existing scheduler-confs name the plugin"
 
 
 def sbom() -> Any:
@@ -183,18 +188,29 @@ def _wheel_document(lock: str) -> dict[str, Any]:
     return {"metadata": {"component": package}, "components": components, "dependencies": edges}
 
 
-def test_the_sbom_of_the_image_has_what_the_dockerfile_installs() -> None:
+def _distribution(folder: Path, name: str) -> Path:
+    wheel = folder / f"capcard_sched_{name}-0.1.0-py3-none-any.whl"
+    wheel.write_bytes(b"")
+    return wheel
+
+
+def test_the_sbom_of_the_image_has_what_the_dockerfile_installs(tmp_path: Path) -> None:
     program, lock = sbom(), (ROOT / "requirements" / "run.lock").read_text("utf-8")
     plan = program.plan_of((ROOT / "Dockerfile").read_text("utf-8"))
-    found = program.image_document(_wheel_document(lock), plan, lock)
+    optional = [program.component_of(_distribution(tmp_path, name)) for name in ("extender", "trace")]
+    found = program.image_document(_wheel_document(lock), plan, lock, optional)
     names = [each["name"] for each in found["components"]]
-    assert sorted(names) == sorted({*locked(), "capcard-sched", "python"} - plan.removed), "one numpy, no hatchling"
+    expected = {*locked(), "capcard-sched", "capcard-sched-extender", "python"} - plan.removed
+    assert sorted(names) == sorted(expected), "one numpy, no hatchling, no trace"
     assert {"hatchling", "packaging"} <= plan.removed
     (base,) = (each for each in found["components"] if each["name"] == "python")
     assert base["purl"] == f"pkg:docker/python@{plan.python}-slim"
     image = found["metadata"]["component"]
     assert (image["type"], image["name"], image["version"]) == ("container", "capcard-sched", "0.1.0")
-    assert found["dependencies"][0] == {"ref": "image", "dependsOn": ["base-image", "root-component"]}
+    assert found["dependencies"][0] == {
+        "ref": "image",
+        "dependsOn": ["base-image", "root-component", "capcard-sched-extender"],
+    }
     assert {each["ref"] for each in found["dependencies"]} <= {
         "image",
         *(each["bom-ref"] for each in found["components"]),
@@ -208,6 +224,8 @@ def test_an_sbom_that_lacks_a_package_of_the_image_is_refused() -> None:
     document = _wheel_document(lock)
     document["components"] = [each for each in document["components"] if each["name"] != "aiohttp"]
     with pytest.raises(ValueError, match="aiohttp"):
-        program.image_document(document, plan, lock)
+        program.image_document(document, plan._replace(distributions=()), lock, ())
+    with pytest.raises(ValueError, match="expected wheels of capcard-sched-extender"):
+        program.image_document(_wheel_document(lock), plan, lock, ())
     with pytest.raises(ValueError, match="expected ARG PYTHON"):
         program.plan_of("FROM scratch")

@@ -43,16 +43,33 @@ def program() -> Any:
     return module
 
 
-def small_wheel(folder: Path) -> Path:
-    """A wheel with the same command and no requirements."""
+def small_wheels(folder: Path) -> Path:
+    """A wheel with the same command and no requirements, and one of an optional distribution."""
+    _optional_wheel(folder)
     wheel = folder / "capcard_sched-1.2.3-py3-none-any.whl"
     info = "capcard_sched-1.2.3.dist-info"
     files = {
-        "capcard_small.py": "import sys\n\n\ndef main() -> None:\n    print('runs', *sys.argv[1:])\n",
+        "capcard_small.py": (
+            "import sys\nimport capcard_extra\n\n\ndef main() -> None:\n    print('runs', *sys.argv[1:])\n"
+        ),
         f"{info}/METADATA": "Metadata-Version: 2.1\nName: capcard-sched\nVersion: 1.2.3\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{info}/entry_points.txt": "[console_scripts]\nkubectl-capcard = capcard_small:main\n",
     }
+    return _written(wheel, files, info)
+
+
+def _optional_wheel(folder: Path) -> Path:
+    info = "capcard_sched_extender-1.2.3.dist-info"
+    files = {
+        "capcard_extra.py": "",
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: capcard-sched-extender\nVersion: 1.2.3\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    return _written(folder / "capcard_sched_extender-1.2.3-py3-none-any.whl", files, info)
+
+
+def _written(wheel: Path, files: dict[str, str], info: str) -> Path:
     with zipfile.ZipFile(wheel, "w") as archive:
         for name, content in files.items():
             archive.writestr(name, content)
@@ -61,7 +78,7 @@ def small_wheel(folder: Path) -> Path:
 
 
 def test_krew_accepts_the_manifest_and_the_archive_is_that_of_its_sum(tmp_path: Path) -> None:
-    small_wheel(tmp_path)
+    small_wheels(tmp_path)
     archive, manifest = program().write_plugin(tmp_path, "https://releases.example.com/v1/")
     assert program().write_plugin(tmp_path, "https://releases.example.com/v1")[0].read_bytes() == archive.read_bytes()
     found = json.loads(manifest.read_text())
@@ -79,7 +96,8 @@ def test_krew_accepts_the_manifest_and_the_archive_is_that_of_its_sum(tmp_path: 
     with tarfile.open(archive) as packed:
         modes = {entry.name: entry.mode for entry in packed.getmembers()}
     assert modes.pop(platform["bin"]) == 0o755
-    assert set(modes) == {"capcard_sched-1.2.3-py3-none-any.whl", "run.lock", "LICENSE"}
+    wheels = {f"{name}-1.2.3-py3-none-any.whl" for name in ("capcard_sched", "capcard_sched_extender")}
+    assert set(modes) == {*wheels, "run.lock", "LICENSE"}
 
 
 def test_an_address_without_tls_is_refused(tmp_path: Path) -> None:
@@ -88,7 +106,7 @@ def test_an_address_without_tls_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_launcher_installs_the_wheel_once_and_runs_it(tmp_path: Path) -> None:
-    wheel = small_wheel(tmp_path)
+    wheel = small_wheels(tmp_path)
     launcher, link = tmp_path / "kubectl-capcard", tmp_path / "bin" / "kubectl-capcard"
     launcher.write_bytes((ROOT / "requirements" / "krew.sh").read_bytes())
     launcher.chmod(0o755)

@@ -60,7 +60,8 @@ class Workspace:
             cwd=self.folder,
             env={
                 **os.environ,
-                "PYTHONPATH": str(self.folder),  # before the path of the editable installation
+                # Before the paths of the editable installations.
+                "PYTHONPATH": os.pathsep.join(map(str, [self.folder, *self.folder.glob("distributions/*")])),
                 "CAPCARD_REQUIRE_CONTROLPLANE": "1",
                 **(env or {}),
             },

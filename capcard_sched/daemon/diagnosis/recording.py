@@ -204,7 +204,6 @@ class Recording:
             self._put(record, len(deltas) + len(result.intents))
 
     def leading(self, leading: bool) -> None:
-        """Record a change of leadership."""
         self._put(Leading(leading, self._clock()))
 
     def failed(self, what: str, error: Exception) -> None:
@@ -218,7 +217,6 @@ class Recording:
 
     @property
     def ended(self) -> bool:
-        """Whether the recording has ended."""
         return self._ended
 
     def _put(self, record: Record, size: int = 0) -> None:

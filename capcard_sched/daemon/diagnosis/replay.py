@@ -27,7 +27,6 @@ from capcard_sched.framework.session.pending_reasons import task_scheduling_reas
 from capcard_sched.framework.session.report import SessionReport
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import Bind, EmitEvent, Evict, Intent, UpdatePodGroup
-from capcard_sched.webhook.connect import connect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -181,7 +180,7 @@ class _Replay:
                 term_limits=header.term_limits,
                 half_gang_timeout=header.half_gang_timeout,
                 autoscaling=header.autoscaling,
-                webhooks=connect,
+                calls_webhooks=True,
             )
         elif self._other is None:
             self._core.reconfigure(conf)

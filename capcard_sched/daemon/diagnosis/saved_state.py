@@ -85,7 +85,6 @@ _decode_item: Final = msgspec.json.Decoder(Union[(*_PLAIN,)]).decode
 
 
 def document_of(settings: SavedSettings, items: Iterable[Json]) -> Json:
-    """The document of a state."""
     return {"apiVersion": "v1", "kind": "List", "savedState": msgspec.to_builtins(settings), "items": list(items)}
 
 

@@ -156,7 +156,6 @@ class CoreSeries(Collector):
         self.rejected: list[tuple[str, str]] = []
 
     def publish(self, sample: CoreSample) -> None:
-        """Render this sample from now on."""
         self._sample = sample
 
     def clear(self) -> None:

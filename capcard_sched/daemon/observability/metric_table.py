@@ -50,7 +50,6 @@ class MetricRow(NamedTuple):
 
     @property
     def full_name(self) -> str:
-        """The name in the exposition."""
         return self.name if self.bare else f"{PREFIX}{self.name}"
 
 
@@ -223,7 +222,6 @@ class MetricSet:
             collector(registry=self.registry)
 
     def set_gauge(self, name: str, value: float, *labels: str) -> None:
-        """Set the gauge of a row."""
         gauge = self._gauges[name]
         (gauge.labels(*labels) if labels else gauge).set(value)
 

@@ -151,7 +151,6 @@ class Metrics(MetricSet, Observer):
         return True
 
     def internal_errors(self, errors: Iterable[HookError]) -> None:
-        """Record recovered errors."""
         for error in errors:
             self._counters["internal_errors_total"].labels(error.plugin, error.hook).inc()
 
@@ -256,7 +255,6 @@ class Metrics(MetricSet, Observer):
             self.conf_in_use(digest)
 
     def conf_in_use(self, digest: str) -> None:
-        """The hash of the scheduler-conf in use."""
         self._gauges["config_info"].clear()
         self._gauges["config_info"].labels(digest).set(1)
 
@@ -280,5 +278,4 @@ def _forget_oldest(remembered: dict[_K, _V]) -> None:
 
 
 def _label_values(metric: Histogram | Counter) -> list[tuple[str, ...]]:
-    """Label values of all series of a metric with one label."""
     return sorted({(sample.labels["queue_name"],) for family in metric.collect() for sample in family.samples})

@@ -273,7 +273,6 @@ class _ServedConnection:
             self.transport = transport
 
     def is_closed(self) -> bool:
-        """Whether the connection is closed or closing."""
         return self._task.done() and (self.transport is None or self.transport.is_closing())
 
     def abort(self) -> None:

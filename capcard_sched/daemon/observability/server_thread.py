@@ -26,7 +26,6 @@ class ServerThread:
 
     @property
     def port(self) -> int:
-        """The listening port."""
         return self._server.port
 
     async def start(self) -> None:

@@ -43,7 +43,7 @@ class WriteConflictBackoff:
 
     @property
     def next_wakeup(self) -> float | None:
-        """The end of the next backoff; None for none."""
+        """Unix seconds of the end of the next backoff; None for none."""
         return min(self._backoffs.values(), default=None)
 
     def pop_expired(self, now: float) -> list[str]:

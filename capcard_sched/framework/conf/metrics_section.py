@@ -162,5 +162,4 @@ def _label(text: str) -> str | None:
 
 
 def without_password(text: str) -> str:
-    """An address as messages show it."""
     return re.sub(r"//[^/@]*@", "//", text)

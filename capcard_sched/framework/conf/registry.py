@@ -90,11 +90,9 @@ class Registry:
         return Registry({**self._plugins, **more._plugins}, {**self._actions, **more._actions})
 
     def plugin_names(self) -> tuple[str, ...]:
-        """All plugin names, sorted."""
         return tuple(sorted(self._plugins))
 
     def action_names(self) -> tuple[str, ...]:
-        """All action names, sorted."""
         return tuple(sorted(self._actions))
 
     def plugin(self, name: str) -> type[Plugin] | None:

@@ -19,6 +19,7 @@ from capcard_sched.framework.conf.gang_actions import GangActionReader
 from capcard_sched.framework.conf.metrics_section import read_metrics
 from capcard_sched.framework.conf.registry import RegistryError
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS, CardLabels
+from capcard_sched.model.distributions import install_hint, not_installed
 from capcard_sched.model.yaml_reader import YamlError, read_document
 from capcard_sched.validation.hint_checks import QuotaPlugins
 
@@ -64,7 +65,6 @@ class Conf(msgspec.Struct, frozen=True):
     hash: str
 
     def option(self, plugin: str) -> PluginOption | None:
-        """The entry of a plugin."""
         return next((option for tier in self.tiers for option in tier if option.name == plugin), None)
 
     @property
@@ -332,6 +332,8 @@ class _Parser:
             return None
         if part is None and kind == "plugin" and name in _WITHOUT_COUNTERPART:
             self._problems.warning(path, f'plugin "{name}" is not supported: {_WITHOUT_COUNTERPART[name]}')
+        elif part is None and (message := not_installed(kind, name)):
+            self._problems.warning(path, f"{message}; skipped", hint=f"install it with {install_hint(name)}")
         elif part is None:
             self._problems.warning(
                 path,

@@ -207,7 +207,6 @@ class NodePlans:
         self._barred[plan.row] = {obstacle: len(tasks_of(plan.units))}
 
     def obstacles(self) -> set[str]:
-        """The obstacles of the plans that do not help."""
         return {obstacle for causes in self._barred.values() for obstacle in causes}
 
     def report(self, task: Task, rows: Iterable[int]) -> tuple[Counter[str], int]:

@@ -50,7 +50,6 @@ class SearchState:
         self._reports: dict[SearchKey, tuple[int, Counter[str], int]] = {}
 
     def key(self, queue: Queue, job: Job, task: Task) -> SearchKey:
-        """The key under which preemptors share a search."""
         signature = self._session.engine.signature(queue, task)
         return signature, self._scope.key(job), job.priority, task.priority
 
@@ -81,7 +80,6 @@ class SearchState:
     # --- failures ---------------------------------------------------------------------------------------------------
 
     def note_over_quota(self, key: SearchKey) -> None:
-        """Records that a quota refuses pods of a search."""
         self._over_quota.add(key)
 
     def note_failure(self, key: SearchKey, missing: int, *, was_searched: bool) -> None:

@@ -166,7 +166,6 @@ class VictimIndex:
 
     @cached_property
     def units(self) -> UnitTable:
-        """The smallest units that can leave."""
         return UnitTable(self._session, self.tasks, self.rows, self.scope_of)
 
     # --- gangs ------------------------------------------------------------------------------------------------------
@@ -296,7 +295,7 @@ def subgroup_units(
 
 
 def tasks_of(units: Iterable[VictimUnit]) -> list[Task]:
-    """Every evicted pod, without duplicates."""
+    """Every evicted pod, without duplicates, in the order of the units."""
     return list({task.uid: task for unit in units for task in unit.tasks}.values())
 
 

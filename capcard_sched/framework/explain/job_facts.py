@@ -194,7 +194,6 @@ class JobFacts:
     # --- limits -----------------------------------------------------------------------------------------------------
 
     def refusal_of(self, pods: PendingPods) -> Refusal | None:
-        """The refusal of pending pods as the session recorded it."""
         return self._refusal_of.get(pods.names[0])
 
     def limit_row(self, queue: str, resource: str) -> LimitUse | None:

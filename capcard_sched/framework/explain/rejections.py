@@ -65,7 +65,7 @@ class PodRejection(NamedTuple):
 
     @property
     def causes(self) -> list[RejectedNodes]:
-        """Of the nodes that come nearest to fitting."""
+        """The rejections of the nodes that come nearest to fitting."""
         return [row for row in self.nodes if row.decides]
 
 

@@ -72,7 +72,6 @@ def plain(text: str) -> str:
 
 
 def capital(text: str) -> str:
-    """With an upper-case first letter."""
     return text[:1].upper() + text[1:]
 
 

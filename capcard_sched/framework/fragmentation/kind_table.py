@@ -99,5 +99,4 @@ class KindTable:
         return found
 
     def forget_devices(self) -> None:
-        """Drop what is kept of shared devices."""
         self._by_device.clear()

@@ -58,7 +58,6 @@ def classes_of_tasks(tasks: Iterable[Task]) -> Counter[TaskClass]:
 
 
 def classes_of_entries(entries: Iterable[MixEntry]) -> Counter[TaskClass]:
-    """The classes of the argument `mix`, with their weights."""
     return Counter({class_of(entry): entry.weight for entry in entries})
 
 

@@ -59,7 +59,6 @@ class SumTree(Generic[Amount]):
             each += amounts  # noqa: PLW2901 - in place
 
     def subtract(self, queue: str, amounts: Amount) -> None:
-        """The inverse of `add`."""
         for each in self.including(queue):
             each -= amounts  # noqa: PLW2901 - in place
 
@@ -129,7 +128,6 @@ class QueueSums:
         self._touched.clear()
 
     def connect(self, above: Mapping[str, Sequence[str]]) -> None:
-        """Arrange the queues as a tree, as for `SumTree`."""
         self._tree.connect(above)
 
     def touch(self, job: Job) -> None:

@@ -137,7 +137,6 @@ class CarryOver:
         return self._expects_nodes
 
     def expect_nodes(self) -> None:
-        """Makes every session from now on expect nodes."""
         self._expects_nodes = True
 
     def keep_silent(self, *, searches: bool = False) -> None:
@@ -147,11 +146,9 @@ class CarryOver:
     # --- refusals ---------------------------------------------------------------------------------------------------
 
     def keep_admission(self, key: str, refusal: AdmissionRefusal) -> None:
-        """Keeps the refusal of a job, by key, at admission."""
         self._admissions[key] = refusal
 
     def drop_admission(self, key: str) -> None:
-        """Drops the refusal of a job, by key, at admission."""
         self._admissions.pop(key, None)
 
     def keep_reclaim_refusal(self, key: str, uid: str, refusal: Refusal, refresh_at: float) -> None:
@@ -159,7 +156,6 @@ class CarryOver:
         self._reclaim_refusals[key] = uid, refusal, refresh_at
 
     def keep_refusals(self, refusals: Mapping[tuple[ObjectRef, str], Refusal]) -> None:
-        """Keeps the refusals of the last session, by object and hook."""
         self._refusals = refusals
 
     def repeats(self, ref: ObjectRef, refusal: Refusal) -> bool:
@@ -177,7 +173,6 @@ class CarryOver:
         return self._usage_record
 
     def keep_usage(self, record: UsageRecord) -> None:
-        """Keeps the usage up to this session."""
         self._usage_record = record
 
     # --- the session deadline ---------------------------------------------------------------------------------------

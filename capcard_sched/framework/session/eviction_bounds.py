@@ -325,7 +325,6 @@ class EvictionBounds:
 
 
 def _rows_of(job: Job) -> Iterator[int]:
-    """The rows of the nodes with pods of a job."""
     return (task.node.row for task in job.tasks.values() if task.node is not None and task.node.row >= 0)
 
 

@@ -127,11 +127,9 @@ class FailedAttempts:
         return len(self._records)
 
     def __iter__(self) -> Iterator[Job]:
-        """The skipped jobs."""
         return (record.job for record in self._records.values())
 
     def get(self, key: str) -> FailedAttempt | None:
-        """The record of a job, by key."""
         return self._records.get(key)
 
     def disable(self) -> None:
@@ -295,7 +293,6 @@ class FailedAttempts:
 
     @property
     def searches(self) -> FailedSearches:
-        """The searches for victims that failed."""
         return self._evictions.searches
 
     def end_evictions(self, hook: EvictionHook, *, evicted: bool) -> None:

@@ -116,7 +116,6 @@ class FailedSearches:
         self._inputs: dict[EvictionHook, EvictionInputs] = {}
 
     def open(self) -> None:
-        """Starts a session."""
         self._fresh.clear()
         self._inputs.clear()
 

@@ -70,7 +70,6 @@ class GangAllocator:
 
     @property
     def placed(self) -> int:
-        """The number of placed tasks."""
         return self._placed
 
     def run(self, *, alone: bool) -> int:

@@ -266,7 +266,7 @@ class _Problem:
         return found
 
     def most_pods(self, place: PlanPlace) -> int:
-        """A bound on the pods that fit."""
+        """Upper bound on the number of pods that fit."""
         return int(self._most[list(place.nodes)].sum())
 
     def fullness(self, place: PlanPlace) -> float:

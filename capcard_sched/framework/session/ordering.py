@@ -90,7 +90,6 @@ class Rounds:
         self._later: _Later | None = None
 
     def __bool__(self) -> bool:
-        """Whether there are queues to be popped."""
         return len(self._queues) > 0
 
     def add(self, job: Job) -> None:
@@ -151,11 +150,9 @@ class Rounds:
                 self.push_job(job)
 
     def push_job(self, job: Job) -> None:
-        """Pushes a job back."""
         self._session.results.guarded(job, self._jobs[job.queue].push)
 
     def push_queue(self, queue: Queue) -> None:
-        """Pushes a queue back."""
         self._session.results.guarded(queue, self._queues.push)
 
     def pop_queue(self) -> tuple[Queue, KeyHeap[Job]]:

@@ -131,27 +131,21 @@ class SessionReport:
         self.unfinished = True
 
     def add_placement(self, placement: Placement) -> None:
-        """Records the bindings of one placement."""
         self._placements.append(placement)
 
     def add_timing(self, timing: Timing) -> None:
-        """Records a duration."""
         self._timings.append(timing)
 
     def add_enqueued(self, key: str) -> None:
-        """Records an admitted job, by key."""
         self._enqueued.append(key)
 
     def add_requeued(self, key: str) -> None:
-        """Records a requeued job, by key."""
         self._requeued.append(key)
 
     def add_evicted(self, uid: str) -> None:
-        """Records an evicted task, by uid."""
         self._evicted.append(uid)
 
     def count_eviction(self) -> None:
-        """Counts an eviction on a statement."""
         self.evictions_tried += 1
 
     def count_examined_node(self) -> None:
@@ -159,11 +153,9 @@ class SessionReport:
         self.examined_nodes += 1
 
     def count_visit(self) -> None:
-        """Counts a visit to a job."""
         self.visited_jobs += 1
 
     def add_refusal(self, ref: ObjectRef, refusal: Refusal) -> None:
-        """Records a refusal."""
         self._refusals.append((ref, refusal))
 
     def withdraw_refusals(self, kept: int) -> list[tuple[ObjectRef, Refusal]]:
@@ -173,9 +165,7 @@ class SessionReport:
         return dropped
 
     def add_error(self, error: HookError) -> None:
-        """Records a contained failure."""
         self._errors.append(error)
 
     def add_warnings(self, ref: ObjectRef, messages: Iterable[str]) -> None:
-        """Records new warnings about an object."""
         self._warnings += [(ref, message) for message in messages]

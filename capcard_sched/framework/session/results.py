@@ -272,11 +272,11 @@ class SessionResults:
         self._conditions.setdefault(job.key, []).append(GroupCondition(type, reason, message))
 
     def annotate_node(self, node: Node, annotations: Mapping[str, str | None]) -> None:
-        """Merge annotations into a node at close."""
+        """Merges annotations into a node at close; None removes a key."""
         self._node_annotations.setdefault(node.name, {}).update(annotations)
 
     def annotate_queue(self, queue: Queue, annotations: Mapping[str, str | None]) -> None:
-        """Merges annotations into a queue at close."""
+        """Merges annotations into a queue at close; None removes a key."""
         self._queue_annotations.setdefault(queue.name, {}).update(annotations)
 
     def write_config_map(self, namespace: str, name: str, data: Mapping[str, str], labels: Mapping[str, str]) -> None:

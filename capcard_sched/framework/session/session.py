@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.dispatch import Dispatch
     from capcard_sched.framework.api.node_view import PodSignature
-    from capcard_sched.framework.api.webhook import WebhookFactory
     from capcard_sched.framework.placement.engine import PlacementEngine
     from capcard_sched.framework.placement.signature_cache import SignatureCache
     from capcard_sched.framework.session.failed_searches import EvictionHook
@@ -63,7 +62,7 @@ class Session:
         memory: CarryOver | None = None,
         failed_attempts: FailedAttempts | None = None,
         on_commit: Callable[[list[Bind]], None] | None = None,
-        webhooks: WebhookFactory | None = None,
+        calls_webhooks: bool = False,
         deadline: SessionDeadline | None = None,
         observe_failure: FailureObserver = lambda *_: None,
     ) -> None:
@@ -103,8 +102,8 @@ class Session:
         #: Failures of this session by job key: the next sessions may skip these jobs.
         self.failures: Final[Mapping[str, PlacementFailure]] = self._failures
         self.observe_failure: Final = observe_failure
-        #: Opens the port of a webhook; None if the environment provides none.
-        self.webhooks = webhooks
+        #: Whether plugins may call webhooks: not in trials, whose decisions are discarded.
+        self.calls_webhooks: Final = calls_webhooks
         #: The eviction count of the last check of releasing tasks, and its result.
         self._coming: tuple[int, bool] | None = None
         self._made: dict[Callable[[Session], Any], Any] = {}
@@ -112,11 +111,11 @@ class Session:
     # --- rows --------------------------------------------------------------------------------------------------------
 
     def rows(self, indices: np.ndarray[Any, Any]) -> NodeView:
-        """A selection of rows."""
+        """A view of the nodes with these rows (intp [k])."""
         return NodeView(self.state.nodes, indices)
 
     def all_rows(self) -> NodeView:
-        """Every row."""
+        """A view of all nodes, by row."""
         return self.engine.all_rows()
 
     def account_devices(self, accounting: DeviceAccounting) -> None:
@@ -164,7 +163,7 @@ class Session:
     # --- hooks ------------------------------------------------------------------------------------------------------
 
     def job_ready(self, job: Job) -> bool:
-        """Whether the gang may run."""
+        """Whether every plugin agrees that the gang may run."""
         return self.dispatch.all("job_ready", job)
 
     def job_pipelined(self, job: Job) -> bool:
@@ -172,7 +171,7 @@ class Session:
         return self.dispatch.votes("job_pipelined", job)[0]
 
     def job_starving(self, job: Job) -> bool:
-        """Whether the job may preempt."""
+        """Whether the job may preempt: all votes of the first tier that has any."""
         return self.dispatch.first_tier_all("job_starving", job)
 
     def may_reclaim(self, job: Job) -> bool:
@@ -236,7 +235,7 @@ class Session:
         return tuple(grounds) if None not in grounds[2:] else None
 
     def overused(self, queue: Queue) -> bool:
-        """Whether the queue has all it deserves."""
+        """Whether some plugin reports that the queue has all it deserves."""
         return self.dispatch.any("overused", queue)
 
     def is_unserved(self, job: Job) -> bool:
@@ -280,15 +279,15 @@ class Session:
     # --- phases -----------------------------------------------------------------------------------------------------
 
     def in_phase_pending(self) -> Iterable[Job]:
-        """Jobs in phase Pending, skipped ones included."""
+        """Jobs in phase Pending, skipped ones included. O(active and skipped jobs)."""
         return [job for job in self._waiting() if job.phase is PHASE_PENDING]
 
     def to_admit(self) -> Iterable[Job]:
-        """Jobs in phase Pending that may be admitted now."""
+        """Jobs in phase Pending that may be admitted now. O(active jobs)."""
         return [job for job in self.state.active.values() if job.phase is PHASE_PENDING]
 
     def with_pending_tasks(self) -> Iterable[Job]:
-        """Jobs with pending tasks, skipped ones included."""
+        """Jobs with pending tasks, skipped ones included. O(active and skipped jobs)."""
         return [job for job in self._waiting() if job.pending]
 
     def _waiting(self) -> Iterator[Job]:
@@ -300,7 +299,7 @@ class Session:
         return moment if moment is not None and any(True for _ in self.with_pending_tasks()) else None
 
     def to_attempt(self) -> Iterable[Job]:
-        """Jobs with pending tasks that may be placed now."""
+        """Jobs with pending tasks that may be placed now. O(active jobs)."""
         return [job for job in self.state.active.values() if job.pending]
 
     def note_failure(self, queue: Queue, job: Job, shortages: dict[PodSignature, int] | None) -> None:

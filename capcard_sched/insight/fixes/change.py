@@ -32,12 +32,11 @@ class ProposedChange(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> tuple[str, Target, str, str]:
-        """Without the amount, and the PriorityClass."""
+        """Equal for changes that differ only in the amount, or in the PriorityClass."""
         return self.kind, self.target, "" if self.kind == "Priority" else self.key, self.replaces
 
     @property
     def steps(self) -> int:
-        """The size of the change in steps."""
         return abs(self.value - self.present) // self.step
 
     def reduced(self, steps: int) -> ProposedChange:

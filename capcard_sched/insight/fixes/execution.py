@@ -301,7 +301,6 @@ class Execution:
 
 
 def is_complete(job: Job, ending: Sequence[Task]) -> bool:
-    """Whether all pods of a job are among those that end."""
     return set(job.tasks) <= {task.uid for task in ending}
 
 

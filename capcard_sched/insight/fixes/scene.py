@@ -61,7 +61,6 @@ class Scene:
 
     @property
     def is_vcjob(self) -> bool:
-        """Whether the pods are those of a vcjob."""
         return self.workload is not None and self.workload.kind == JOB
 
     @property
@@ -71,7 +70,7 @@ class Scene:
 
     @cached_property
     def tasks(self) -> dict[str, Task]:
-        """The pods by `namespace/name`."""
+        """The pods by `namespace/name`, in a new dict. O(pods)."""
         return {task.key: task for task in self.core.snapshot().state.tasks.values()}
 
     @cached_property
@@ -84,7 +83,6 @@ class Scene:
 
     @cached_property
     def cards(self) -> set[str]:
-        """The cards that nodes provide."""
         state = self.core.snapshot().state
         return {card for node in state.nodes.by_name.values() for card in state.cards_of(node)}
 
@@ -139,7 +137,6 @@ def known_owner(view: ObjectView, job: Job, vcjob: Json | None) -> Json | None:
 
 
 def notes_of(template: Json) -> dict[str, str]:
-    """The annotations of a pod template."""
     return (template.get("metadata") or {}).get("annotations") or {}
 
 

@@ -72,12 +72,11 @@ class Situation:
 
     @cached_property
     def scene(self) -> Scene:
-        """The objects of the job."""
         return Scene(self.core, self.view, self.job, self._owner)
 
     @property
     def queues(self) -> list[Queue]:
-        """The queue of the job and its ancestors."""
+        """The queue of the job and its ancestors, nearest first; empty without the queue."""
         own = self.state.queues.get(self.job.queue)
         return [] if own is None else [own, *ancestors(own, self.state.queues)]
 
@@ -112,7 +111,7 @@ class Situation:
         return [set(cards) for cards in itertools.islice(itertools.product(*groups), MOST_CHOICES)] if groups else []
 
     def fitting(self) -> int:
-        """Needed pods that have a node already."""
+        """Number of needed pods that have a node already."""
         return sum(len(pods.names) for pods in self.found.pending if pods.outcome in FITTING)
 
     def fits(self, node: Node, task: Task) -> int:

@@ -76,7 +76,6 @@ def endable_unit(task: Task) -> EndingUnit | None:
 
 
 def jobs_below(core: Core, queue: Queue) -> Iterator[Job]:
-    """The jobs of a queue and of those below it."""
     return (job for one in subtree(queue, core.snapshot().state.queues) for job in one.jobs.values())
 
 

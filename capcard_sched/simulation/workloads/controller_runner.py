@@ -162,7 +162,6 @@ class JobAdoption:
         self._jobs: dict[tuple[str, str], None] = {}
 
     def observe(self, change: Change) -> None:
-        """Queue new Jobs."""
         if change.kind == JOB and change.old is None:
             self._jobs[change.key] = None
 

@@ -116,7 +116,6 @@ class ReplicaSetController(WorkloadController):
 
 
 def _owner(pod: JsonObject | None) -> Owner | None:
-    """The owner of which a pod is a replica."""
     return None if pod is None or not is_live(pod) else controller_key(pod)
 
 

@@ -31,12 +31,10 @@ class ActionFix(FixKind):
         yield tuple(ProposedChange("Action", CONF, name) for name in situation.may_evict if name not in present)
 
     def edit(self, change: ProposedChange, scene: Scene) -> None:
-        """Add it to the list."""
         scene.actions = _with_action(scene.actions, change.key)
         scene.write("actions", f'actions: "{", ".join(scene.actions)}"')
 
     def values(self, change: ProposedChange, scene: Scene) -> tuple[str, str]:
-        """The lists."""
         return ", ".join(scene.actions), ", ".join(_with_action(scene.actions, change.key))
 
 

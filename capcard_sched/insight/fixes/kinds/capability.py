@@ -42,7 +42,6 @@ class CapabilityFix(FixKind):
         return f"capability {change.key} of queue {change.target[2]}: {before} → {after} (+{more.split()[0]})"
 
     def values(self, change: ProposedChange, scene: Scene) -> tuple[str, str]:
-        """Quantities."""
         del scene
         return format_amount(change.key, change.present), format_amount(change.key, change.value)
 

@@ -49,6 +49,5 @@ class NamespaceQuotaFix(FixKind):
         return f"{change.key} of {_KIND} {change.target[2]}: {before} → {after}"
 
     def values(self, change: ProposedChange, scene: Scene) -> tuple[str, str]:
-        """Quantities."""
         del scene
         return format_quota_amount(change.key, change.present), format_quota_amount(change.key, change.value)

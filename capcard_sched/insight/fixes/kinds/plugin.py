@@ -20,5 +20,4 @@ class PluginFix(FixKind):
     is_of_conf = True
 
     def edit(self, change: ProposedChange, scene: Scene) -> None:
-        """Add it to the first tier."""
         scene.write(f"plugin {change.key}", f"- name: {change.key}  # in the first tier of the scheduler-conf")

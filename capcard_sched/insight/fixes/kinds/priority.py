@@ -47,5 +47,4 @@ class PriorityFix(FixKind):
                 yield (ProposedChange("Action", CONF, "preempt"), *raised)
 
     def edit(self, change: ProposedChange, scene: Scene) -> None:
-        """Set it where the pods are made from."""
         scene.set_priority_class(change.key)

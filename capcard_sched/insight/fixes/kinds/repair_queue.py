@@ -48,7 +48,6 @@ class RepairQueueFix(FixKind):
                 yield (ProposedChange("RepairQueue", (QUEUE, "", queue.name)),)
 
     def edit(self, change: ProposedChange, scene: Scene) -> None:
-        """Write what was meant."""
         repair(scene.edit(*change.target), scene)
 
     def text(self, change: ProposedChange, scene: Scene) -> str:

@@ -25,7 +25,7 @@ class RepairWorkloadFix(FixKind):
     is_of_job = True
 
     def propose(self, situation: Situation) -> Iterator[Candidate]:
-        """All of them at once."""
+        """One candidate that repairs every misspelt annotation."""
         if any(Spelling().misspelt(notes_of(holder)) for holder in _holders(situation.scene)):
             yield (ProposedChange("RepairWorkload", situation.target),)
 

@@ -28,5 +28,4 @@ class UntaintFix(FixKind):
         yield tuple(change for row in situation.first_that_fit(rows) for change in row.changes())
 
     def edit(self, change: ProposedChange, scene: Scene) -> None:
-        """Remove it."""
         remove_taint(scene.edit(*change.target), change.key)

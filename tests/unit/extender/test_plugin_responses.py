@@ -14,10 +14,10 @@ from capcard_sched.framework.api.node_view import Diagnosis, PodSignature
 from capcard_sched.framework.session.session import Session
 from capcard_sched.model.refusal import Code, Refusal
 from capcard_sched.model.status import Vote
-from capcard_sched.plugins.extender.nodes import ScoringFailed
 from capcard_sched.testing import Harness, hooks_of
-from capcard_sched.webhook.client import url_of
-from tests.unit.plugins.extender.webhook import Raw, Webhook, cluster, conf
+from capcard_sched_extender.client import url_of
+from capcard_sched_extender.nodes import ScoringFailed
+from tests.unit.extender.webhook import Raw, Webhook, cluster, conf
 
 pytestmark = pytest.mark.processes
 

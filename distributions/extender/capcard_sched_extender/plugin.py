@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from capcard_sched.framework.api.node_hooks import OTHER_NODES, filter, score
 from capcard_sched.framework.api.plugin import OutsideError, Plugin, Sample
-from capcard_sched.framework.api.webhook import CallFailure, NoWebhook, WebhookSettings
 from capcard_sched.model.reasons import EXTENDER_REJECTED
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import Vote
-from capcard_sched.plugins.extender import wire
-from capcard_sched.plugins.extender.nodes import NodeCalls
-from capcard_sched.plugins.extender.objects import ExtenderArguments, Objects, is_url, parse, task_body, victims_body
+from capcard_sched_extender import wire
+from capcard_sched_extender.nodes import NodeCalls
+from capcard_sched_extender.objects import ExtenderArguments, Objects, is_url, parse, task_body, victims_body
+from capcard_sched_extender.port import CallFailure, NoWebhook, WebhookSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.arguments import ArgumentReader
     from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Rows, Scores
     from capcard_sched.framework.api.plugin import Placement
-    from capcard_sched.framework.api.webhook import WebhookPort, WebhookVerb
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
+    from capcard_sched_extender.port import WebhookPort, WebhookVerb
 
 Response = TypeVar("Response")
 
@@ -105,8 +105,10 @@ class Extender(Plugin):
     def open(self, session: Session) -> None:
         if not self._connected:
             self._connected = True
-            if session.webhooks is not None:
-                self._client = self._nodes.client = session.webhooks(self._settings)
+            if session.calls_webhooks:
+                from capcard_sched_extender.client import WebhookClient  # not before: a check of a conf sends nothing
+
+                self._client = self._nodes.client = WebhookClient(self._settings)
         self._client.begin()
         self._objects.open(session)
         self._nodes.open(session)

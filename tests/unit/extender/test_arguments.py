@@ -9,9 +9,9 @@ import pytest
 
 from capcard_sched.framework.api.hooks import HOOKS
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
-from capcard_sched.plugins.extender.objects import ExtenderArguments, is_url
 from capcard_sched.testing import Harness, registry
-from tests.unit.plugins.extender.webhook import VERBS, conf
+from capcard_sched_extender.objects import ExtenderArguments, is_url
+from tests.unit.extender.webhook import VERBS, conf
 
 URL = "http://extender.example:8080"
 

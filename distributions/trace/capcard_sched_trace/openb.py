@@ -46,7 +46,7 @@ from capcard_sched.simulation.kinds import SCENARIO, SIMULATION_API
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from capcard_sched.simulation.openb_rows import TraceNode, TracePod
+    from capcard_sched_trace.openb_rows import TraceNode, TracePod
 
 _RESOURCE = "nvidia.com/gpu"
 #: Pods per node; not in the trace.
@@ -127,7 +127,6 @@ def cards_by_model(nodes: Sequence[TraceNode]) -> dict[str, int]:
 
 
 def queue_name(qos: str) -> str:
-    """The queue of a class of service: its name in lower case."""
     return qos.lower()
 
 

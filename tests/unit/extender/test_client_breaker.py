@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from capcard_sched.framework.api.webhook import BreakerState
-from capcard_sched.webhook.client import Breaker, WebhookClient
-from tests.unit.plugins.extender.webhook import (
+from capcard_sched_extender.client import Breaker, WebhookClient
+from capcard_sched_extender.port import BreakerState
+from tests.unit.extender.webhook import (
     YES,
     Raw,
     Webhook,

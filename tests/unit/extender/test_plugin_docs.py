@@ -16,15 +16,15 @@ import yaml
 
 from capcard_sched.cli.main import run
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
-from capcard_sched.plugins.extender import wire
-from capcard_sched.plugins.extender.wire import schema, schema_text
 from capcard_sched.testing import Harness, registry
+from capcard_sched_extender import wire
+from capcard_sched_extender.wire import schema, schema_text
 from tests.daemon.recording.day import CONFS, Day
-from tests.unit.plugins.extender.webhook import VERBS, Webhook, cluster, conf
+from tests.unit.extender.webhook import VERBS, Webhook, cluster, conf
 
 pytestmark = pytest.mark.processes
 
-PAGE = (Path(__file__).parents[4] / "docs" / "extender.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "extender.md").read_text()
 
 
 def block(language: str) -> str:
@@ -37,7 +37,7 @@ def block(language: str) -> str:
 
 
 def test_the_published_schema_is_the_one_in_use() -> None:
-    assert block("json").rstrip("\n") == schema_text(), "put capcard_sched.plugins.extender.wire.schema_text() there"
+    assert block("json").rstrip("\n") == schema_text(), "put capcard_sched_extender.wire.schema_text() there"
     assert json.loads(schema_text()) == {
         **schema(), "$defs": {name: _untitled(one) for name, one in schema()["$defs"].items()}
     }  # fmt: skip

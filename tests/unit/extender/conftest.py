@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.framework.api.webhook import WebhookSettings
-from capcard_sched.webhook.client import WebhookClient
-from tests.unit.plugins.extender.webhook import Webhook
+from capcard_sched_extender.client import WebhookClient
+from capcard_sched_extender.port import WebhookSettings
+from tests.unit.extender.webhook import Webhook
 
 
 @pytest.fixture

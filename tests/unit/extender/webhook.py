@@ -10,10 +10,10 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from capcard_sched.framework.api.webhook import BreakerState
-from capcard_sched.plugins.extender import wire
 from capcard_sched.testing import Harness
-from capcard_sched.webhook.client import WebhookClient
+from capcard_sched_extender import wire
+from capcard_sched_extender.client import WebhookClient
+from capcard_sched_extender.port import BreakerState
 
 QUESTION = wire.verb("predicate", wire.PredicateResponse)
 YES = wire.PredicateResponse()

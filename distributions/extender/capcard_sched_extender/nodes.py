@@ -16,19 +16,19 @@ import numpy as np
 
 from capcard_sched.framework.api.node_view import Diagnosis
 from capcard_sched.framework.api.plugin import OutsideError
-from capcard_sched.framework.api.webhook import CallFailure
 from capcard_sched.model.refusal import Code
-from capcard_sched.plugins.extender import wire
+from capcard_sched_extender import wire
+from capcard_sched_extender.port import CallFailure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Rows, Scores
-    from capcard_sched.framework.api.webhook import WebhookPort
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.task_class import TaskClass
-    from capcard_sched.plugins.extender.objects import ExtenderArguments, Objects
+    from capcard_sched_extender.objects import ExtenderArguments, Objects
+    from capcard_sched_extender.port import WebhookPort
 
 #: Cached responses; a larger cache is cleared.
 _MOST_KEPT: Final = 200_000

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from capcard_sched.cli.main import run
-from capcard_sched.cli.trace import openb
+from capcard_sched_trace.verb import openb
 
 DATA = Path(__file__).parents[2] / "data" / "openb"
 NODES, PODS = DATA / "nodes.csv", DATA / "pods.csv"

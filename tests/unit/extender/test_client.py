@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.framework.api.webhook import BreakerState, CallCount, CallFailure, NoWebhook, WebhookSettings
-from capcard_sched.plugins.extender import wire
-from capcard_sched.webhook.client import MOST_BYTES, WebhookClient
-from tests.unit.plugins.extender.webhook import (
+from capcard_sched_extender import wire
+from capcard_sched_extender.client import MOST_BYTES, WebhookClient
+from capcard_sched_extender.port import BreakerState, CallCount, CallFailure, NoWebhook, WebhookSettings
+from tests.unit.extender.webhook import (
     QUESTION,
     YES,
     Drip,

@@ -1,6 +1,6 @@
-"""The port through which a plugin calls a webhook. The environment of the core provides it; plugins do no I/O.
+"""The port through which the plugin calls its webhook.
 
-`session.webhooks` is None if nothing provides it: every call then fails with kind `url`.
+Without `session.calls_webhooks` it is `NoWebhook`: every call fails with kind `url`.
 """
 
 from __future__ import annotations
@@ -98,10 +98,6 @@ class WebhookPort(Protocol):
         """The failure of any call of the verb now, counted once; None while calls are sent."""
 
 
-#: Opens the port of one webhook; the same settings may be opened several times.
-WebhookFactory: TypeAlias = "Callable[[WebhookSettings], WebhookPort]"
-
-
 class NoWebhook:
     """The port where nothing provides one: every call fails."""
 
@@ -116,13 +112,12 @@ class NoWebhook:
         self,
         verb: WebhookVerb[Response],
         number: int,
-        write: Callable[[], Sequence[bytes]],  # noqa: ARG002 - as in the protocol
+        write: Callable[[], Sequence[bytes]],
     ) -> list[Response | CallFailure]:
         """Failures only; `write` is not called."""
         return [self._failure(verb.name, number)] * number
 
     def unavailable(self, name: str) -> CallFailure | None:
-        """The failure of any call."""
         return self._failure(name, 1)
 
     def _failure(self, name: str, number: int) -> CallFailure:

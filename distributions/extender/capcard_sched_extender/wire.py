@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from capcard_sched.framework.api.webhook import WebhookVerb
+from capcard_sched_extender.port import WebhookVerb
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,8 @@ from cyclopts import App, Parameter
 
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.output import put_error
-from capcard_sched.simulation.openb import DEFAULT_QUOTA_SHARE, TraceScenario, make_scenario
-from capcard_sched.simulation.openb_rows import TraceError, TracePod, read_nodes, read_pods
+from capcard_sched_trace.openb import DEFAULT_QUOTA_SHARE, TraceScenario, make_scenario
+from capcard_sched_trace.openb_rows import TraceError, TracePod, read_nodes, read_pods
 
 app = App(name="trace", help="Convert cluster traces to scenarios for `simulate`.")
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import aiohttp
 
-from capcard_sched.framework.api.webhook import BreakerState, CallCount, CallFailure
+from capcard_sched_extender.port import BreakerState, CallCount, CallFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from typing import Any
 
-    from capcard_sched.framework.api.webhook import FailureKind, WebhookSettings, WebhookVerb
+    from capcard_sched_extender.port import FailureKind, WebhookSettings, WebhookVerb
 
 
 class Breaker:
@@ -101,7 +101,6 @@ class _NoResponse(Exception):  # noqa: N818 - not an error of this program
 
 
 def url_of(prefix: str, name: str) -> str:
-    """The URL of a verb."""
     return f"{prefix.rstrip('/')}/{name}"
 
 
@@ -176,7 +175,6 @@ class WebhookClient:
 
     @property
     def breaker_state(self) -> BreakerState:
-        """The current state of the circuit breaker."""
         return self._breaker.state(monotonic())
 
     def close(self) -> None:
@@ -186,7 +184,6 @@ class WebhookClient:
         self._loop = self._close = None
 
     def begin(self) -> None:
-        """Start a session: its budget is full."""
         self._left = self._budget
 
     def _unreachable(self) -> CallFailure | None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from capcard_sched.simulation.openb import Sharing, TraceScenario, make_scenario
-from capcard_sched.simulation.openb_rows import TraceError, TraceNode, TracePod, read_nodes, read_pods
+from capcard_sched_trace.openb import Sharing, TraceScenario, make_scenario
+from capcard_sched_trace.openb_rows import TraceError, TraceNode, TracePod, read_nodes, read_pods
 
 DATA = Path(__file__).parents[2] / "data" / "openb"
 NODES, PODS = DATA / "nodes.csv", DATA / "pods.csv"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from capcard_sched.testing import Harness
-from tests.unit.plugins.extender.webhook import Raw, Webhook, cluster, conf
+from tests.unit.extender.webhook import Raw, Webhook, cluster, conf
 
 pytestmark = pytest.mark.processes
 

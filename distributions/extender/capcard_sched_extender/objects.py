@@ -12,7 +12,7 @@ from capcard_sched.framework.eviction.victim_index import may_be_evicted
 from capcard_sched.model.annotations import REVOCABLE_ZONE
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.model.timestamps import DurationError, format_duration, parse_duration
-from capcard_sched.plugins.extender import wire
+from capcard_sched_extender import wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -302,12 +302,10 @@ class Objects:
 
 
 def task_body(task: Task) -> bytes:
-    """A request about a pod."""
     return _encode(wire.TaskRequest(task_info(task)))
 
 
 def victims_body(task: Task, candidates: Iterable[Task]) -> bytes:
-    """A request about candidate victims for a pod."""
     return _encode(wire.VictimsRequest(task_info(task), [task_info(each) for each in candidates]))
 
 

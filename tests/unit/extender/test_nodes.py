@@ -11,8 +11,8 @@ from hypothesis import given, settings
 
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.testing import Harness
-from tests.unit.plugins.extender.test_extender_responses import profile_of
-from tests.unit.plugins.extender.webhook import Raw, Webhook, cluster, conf
+from tests.unit.extender.test_plugin_responses import profile_of
+from tests.unit.extender.webhook import Raw, Webhook, cluster, conf
 
 REFUSED = {"status": "no", "code": 2}
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from capcard_sched.testing import Harness
 from tests.accounting import rebuilt, recorded
-from tests.unit.plugins.extender.webhook import VERBS, Raw, Webhook, conf
+from tests.unit.extender.webhook import VERBS, Raw, Webhook, conf
 
 pytestmark = pytest.mark.processes
 

@@ -1,0 +1,1 @@
+"""Converts cluster traces to scenarios of the simulator."""
