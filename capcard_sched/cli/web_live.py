@@ -25,10 +25,9 @@ from capcard_sched.web.prepared import PreparedCluster
 from capcard_sched.web.source import UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from capcard_sched.cli.cluster_source import Source
-    from capcard_sched.cli.ledger_feed import LedgerFeed
     from capcard_sched.framework.core import Core
     from capcard_sched.kube.connection import Connection
     from capcard_sched.model.deltas import Delta
@@ -65,15 +64,15 @@ class FollowedCluster(HeldCluster):
         super().__init__(core, connection, namespace)
         #: Number of deliveries so far.
         self.version = 0
-        #: Records changes, where wanted.
-        self.feed: LedgerFeed | None = None
+        #: Gets changes after they are taken in.
+        self.on_changes: Callable[[Sequence[Delta]], None] | None = None
         self._changed = asyncio.Event()
 
     def deliver(self, deltas: Sequence[Delta]) -> None:
         """Take in changes."""
         super().deliver(deltas)
-        if self.feed is not None:
-            self.feed.note(deltas)
+        if self.on_changes is not None:
+            self.on_changes(deltas)
         self.version += 1
         self._changed.set()
         self._changed = asyncio.Event()
