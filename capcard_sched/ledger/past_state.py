@@ -44,7 +44,11 @@ def past_state(database: LedgerDatabase, at: int) -> PastState:
     jobs, stages, charges, capacities, quotas, sources = database.read_all(
         [
             select(job).where(*lasting).order_by(job.c.namespace, job.c.name, job.c.uid, job.c.life),
-            select(stage).where(stage.c.began <= at, or_(stage.c.ended.is_(None), stage.c.ended > at)),
+            select(stage).where(
+                stage.c.uid.in_(select(job.c.uid).where(*lasting)),
+                stage.c.began <= at,
+                or_(stage.c.ended.is_(None), stage.c.ended > at),
+            ),
             select(charge).where(charge.c.began <= at, or_(charge.c.ended.is_(None), charge.c.ended > at - DAY)),
             select(capacity).where(capacity.c.at <= at).order_by(capacity.c.at),
             select(quota).where(quota.c.at <= at).order_by(quota.c.at),
