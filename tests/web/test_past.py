@@ -142,3 +142,4 @@ def test_pages_have_a_slider_and_name_what_they_lack(ledger: str) -> None:
         assert ">live</a>" in page
         assert "Largest free block" not in page
         assert "every node is ready" not in page
+        assert "expected start" not in page
