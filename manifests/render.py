@@ -63,6 +63,7 @@ TEMPLATES = {
     "web/serviceaccount.yaml": WEB,
     "web/rbac.yaml": WEB,
     "web/service.yaml": WEB,
+    "web-lease/rbac.yaml": f'and {WEB} (hasPrefix "postgres" .Values.custom.web_ledger)',
     "budgets/rbac.yaml": f"and {WEB} .Values.custom.web_budgets_enable",
     "admission/webhooks.yaml": f'and {ADMISSION} (eq .Values.custom.mode "standalone")',
 }

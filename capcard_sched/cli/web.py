@@ -17,7 +17,7 @@ from capcard_sched.cli.cluster_source import Source
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.inputs import BadInputError
 from capcard_sched.cli.live_cluster import leave_cache
-from capcard_sched.cli.output import put, put_error
+from capcard_sched.cli.output import put
 from capcard_sched.daemon.flag_values import AddressFlag, read_address
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from capcard_sched.web.source import PageSource
 
 _DEFAULT_ADDRESS = "127.0.0.1:8090"
+#: Name of the Lease in the namespace of the process.
+_DEFAULT_LEASE: Final = "capcard-sched-web"
 _PROXY: Final = Group("With --authentication proxy", sort_key=4)
 #: A name of a header of HTTP.
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -53,6 +55,7 @@ def web(
     listen_address: Annotated[str, Parameter(metavar="HOST:PORT")] = _DEFAULT_ADDRESS,
     authentication: Annotated[Authentication | None, Parameter(show_default=False)] = None,
     ledger: Annotated[str, Parameter(show_default=False, metavar="FILE|URL")] = "",
+    lease: Annotated[str, Parameter(show_default=False, metavar="NAMESPACE/NAME")] = "",
     proxy: Proxy = Proxy(),
     source: Source = Source(),  # noqa: B008 - frozen
 ) -> int:
@@ -70,7 +73,9 @@ def web(
             the jobs of namespaces in which the user may get pods. `proxy`: the same for the user that an authenticating
             proxy names in a header. Default: none on a loopback address, else token.
         ledger: Database of the page of usage: a file, or postgresql://USER@HOST:PORT/NAME (docs/ledger.md). That of a
-            live cluster is created where necessary, and jobs, held cards and quotas are recorded in it.
+            live cluster is created where necessary, and jobs, held cards and quotas are recorded in it. Of several
+            processes with one PostgreSQL, the one that holds a Lease records.
+        lease: The Lease. Default: capcard-sched-web, in the namespace of the pod or of the context.
         proxy: Flags of an authenticating proxy.
         source: Flags that select the cluster.
     """
@@ -80,8 +85,9 @@ def web(
         return usage_error(f"--listen-address: {error}")
     try:
         chosen = _authentication(authentication, address, source, proxy)
+        _check_lease(lease, ledger, source)
         if source.is_live:
-            _serve_live(source, address, ledger, chosen, proxy)
+            _serve_live(source, address, (ledger, lease), chosen, proxy)
         else:
             from capcard_sched.cli.web_files import FileClusters
 
@@ -108,6 +114,22 @@ def _authentication(given: Authentication | None, address: AddressFlag, source: 
     elif proxy != Proxy():
         raise BadInputError("--proxy-header, --proxy-groups-header, --proxy-secret: need --authentication proxy")
     return given or ("none" if _is_loopback(address) else "token")
+
+
+def _check_lease(lease: str, ledger: str, source: Source) -> None:
+    """Raises BadInputError."""
+    if not lease:
+        return
+    from capcard_sched.daemon.common_options import is_object_name
+    from capcard_sched.ledger.database import is_server
+
+    if not source.is_live or not is_server(ledger):
+        raise BadInputError(
+            "--lease: needs a live cluster and --ledger postgresql://...: one process records in a file"
+        )
+    namespace, slash, name = lease.partition("/")
+    if not slash or not is_object_name(namespace) or not is_object_name(name):
+        raise BadInputError(f"--lease: {lease!r}: expected NAMESPACE/NAME, such as capcard-system/{_DEFAULT_LEASE}")
 
 
 def _check_proxy(proxy: Proxy) -> None:
@@ -147,7 +169,7 @@ def _local_access(address: AddressFlag) -> Access:
 
 
 def _serve_live(
-    source: Source, address: AddressFlag, ledger: str, authentication: Authentication, proxy: Proxy
+    source: Source, address: AddressFlag, ledger: tuple[str, str], authentication: Authentication, proxy: Proxy
 ) -> None:
     """Follow a live cluster and serve. Raises BadInputError and CancelledError."""
     from capcard_sched.cli.inputs import build_core, options_of
@@ -173,12 +195,11 @@ async def _follow(
     source: Source,
     held: FollowedCluster,
     address: AddressFlag,
-    ledger: str,
+    ledger: tuple[str, str],
     authentication: Authentication,
     proxy: Proxy,
 ) -> None:
     """Serve while the cluster is followed, until a signal. Raises groups of BadInputError."""
-    from capcard_sched.cli.ledger_feed import LedgerFeed
     from capcard_sched.cli.web_live import LiveClusters
     from capcard_sched.kube.client import Client
     from capcard_sched.web.reviewed_access import ProxyAccess, TokenAccess
@@ -198,20 +219,16 @@ async def _follow(
         follow = held.follow(await held.find_kinds())
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(follow)]
-            if ledger:
-                from capcard_sched.web.budget_operator import BudgetOperator
+            url, lease = ledger
+            if url:
+                from capcard_sched.cli.ledger_replica import LedgerReplica
+                from capcard_sched.ledger.database import is_server
 
-                held.feed = LedgerFeed(ledger, held, held.wait_changed)
-                tasks.append(group.create_task(held.feed.run()))
-                operator = BudgetOperator(ledger, held.connection, held.queue_parents, _warn)
-                tasks.append(group.create_task(operator.run()))
-            await _serve(LiveClusters(source, held, ledger), access, address)
+                held_lease = lease or f"{held.namespace}/{_DEFAULT_LEASE}" if is_server(url) else ""
+                tasks.append(group.create_task(LedgerReplica(url, held, held_lease).run()))
+            await _serve(LiveClusters(source, held, url), access, address)
             for followed in tasks:
                 followed.cancel()
-
-
-def _warn(text: str) -> None:
-    put_error(f"warning: {text}")
 
 
 async def _serve(source: PageSource, access: Access, address: AddressFlag) -> None:

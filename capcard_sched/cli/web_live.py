@@ -25,10 +25,9 @@ from capcard_sched.web.prepared import PreparedCluster
 from capcard_sched.web.source import UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from capcard_sched.cli.cluster_source import Source
-    from capcard_sched.cli.ledger_feed import LedgerFeed
     from capcard_sched.framework.core import Core
     from capcard_sched.kube.connection import Connection
     from capcard_sched.model.deltas import Delta
@@ -65,15 +64,15 @@ class FollowedCluster(HeldCluster):
         super().__init__(core, connection, namespace)
         #: Number of deliveries so far.
         self.version = 0
-        #: Records changes, where wanted.
-        self.feed: LedgerFeed | None = None
+        #: Gets changes after they are taken in.
+        self.on_changes: Callable[[Sequence[Delta]], None] | None = None
         self._changed = asyncio.Event()
 
     def deliver(self, deltas: Sequence[Delta]) -> None:
         """Take in changes."""
         super().deliver(deltas)
-        if self.feed is not None:
-            self.feed.note(deltas)
+        if self.on_changes is not None:
+            self.on_changes(deltas)
         self.version += 1
         self._changed.set()
         self._changed = asyncio.Event()
@@ -139,8 +138,8 @@ class LiveClusters:
 
     async def view(self, page: Page, query: Mapping[str, str], namespaces: frozenset[str] | None) -> InsightPart:
         """The view of a page, of the last prepared state. Raises LookupError, ValueError and UnavailableError."""
-        if "at" in query:
-            raise ValueError("at: a live cluster has no past; --recording shows that of a recording")
+        if query.get("at"):
+            return await self._past(page, query, namespaces)
         if not self.is_ready:
             raise UnavailableError("the cluster is read for the first time")
         version = self._held.version
@@ -159,6 +158,16 @@ class LiveClusters:
         stale = round(self._held.stale_for() or 0.0)
         moment = msgspec.structs.replace(view.moment, stale=stale, behind=behind)  # type: ignore[attr-defined]
         return msgspec.structs.replace(view, moment=moment)
+
+    async def _past(self, page: Page, query: Mapping[str, str], namespaces: frozenset[str] | None) -> InsightPart:
+        """The view at a moment of the ledger. Raises LookupError and ValueError."""
+        if not self._ledger:
+            raise ValueError("at: a live cluster has a past with --ledger, and a recording with --recording")
+        from capcard_sched.web.past import past_view
+
+        server = self._held.connection.server
+        async with self._slots:
+            return await asyncio.to_thread(past_view, self._ledger, server, page.document, query, namespaces)
 
     async def _view(self, page: Page, query: Mapping[str, str], namespaces: frozenset[str] | None) -> InsightPart:
         """The view of the state that is shown; requests share it."""

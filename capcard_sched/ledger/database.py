@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from alembic import command
@@ -23,9 +23,9 @@ from sqlalchemy.pool import StaticPool
 from capcard_sched.ledger import schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from sqlalchemy import Connection, Engine, Table
+    from sqlalchemy import ColumnElement, Connection, Engine, Select, Table
     from sqlalchemy.engine import Row as DatabaseRow
     from sqlalchemy.sql import Executable
 
@@ -42,17 +42,45 @@ _LOCK: Final = 0x6361_7063
 _CHUNK: Final = 500
 
 
+#: Milliseconds after its last record for which a recorder with a Lease keeps those of other Leases away. A live one
+#: writes twice in this time.
+_FRESH: Final = 90_000
+#: Milliseconds by which the clock of a live source may be behind that of the recorder before it.
+_SKEW: Final = 10_000
+
+
 class LedgerError(Exception):
     """A database that cannot be opened, read or written; the text names it."""
 
 
+class FencedError(LedgerError):
+    """Another process began to record. The refused write has changed nothing."""
+
+
+def is_server(url: str) -> bool:
+    """Whether a database is served to several machines; else it is a file."""
+    return url.startswith(_POSTGRESQL)
+
+
 def database_name(url: str) -> str:
     """The database in messages: without a password."""
-    if not url.startswith(_POSTGRESQL):
+    if not is_server(url):
         return url
     scheme, _, rest = url.partition("://")
     credentials, at, server = rest.rpartition("@")
     return f"{scheme}://{credentials.partition(':')[0]}{at}{server}"
+
+
+class BegunSource(NamedTuple):
+    """A source that its recorder has begun, or continues. Moments are Unix milliseconds."""
+
+    #: Of its writes.
+    generation: int
+    began: int
+    #: Up to this moment the source is recorded.
+    until: int
+    #: The end of the records of other sources, 0 without any.
+    former: int
 
 
 class LedgerDatabase:
@@ -85,6 +113,13 @@ class LedgerDatabase:
         """The rows of a statement."""
         return self.read_all([statement])[0]
 
+    def read_of(
+        self, statement: Select[Any], column: ColumnElement[str], values: Sequence[str]
+    ) -> Iterator[DatabaseRow[Any]]:
+        """The rows of a statement with one of these values in a column."""
+        for first in range(0, len(values), _CHUNK):
+            yield from self.read(statement.where(column.in_(values[first : first + _CHUNK])))
+
     def read_all(self, statements: Iterable[Executable]) -> list[Sequence[DatabaseRow[Any]]]:
         """The rows of several statements, of one state of the database."""
         try:
@@ -97,13 +132,21 @@ class LedgerDatabase:
         except SQLAlchemyError as error:
             raise LedgerError(f"{self.name}: {_reason(error)}") from None
 
-    def write(self, rows: Iterable[Row], source: str, until: int) -> None:
-        """Insert or update rows, and record `source` up to the moment `until`, in one transaction."""
+    def write(self, rows: Iterable[Row], source: str, until: int, generation: int) -> None:
+        """Insert or update rows, and record `source` up to the moment `until`, in one transaction.
+
+        `generation`: of `begin_source`. Raises FencedError if another process has begun a source since.
+        """
         tables: dict[Table, list[dict[str, Any]]] = {}
         for row in rows:
             tables.setdefault(schema.TABLES[type(row)], []).append(msgspec.structs.asdict(row))
         try:
             with self._engine.begin() as connection:
+                # The row is locked until the commit: the next recorder waits for what is written here, or prevents it.
+                fence = schema.RECORDER
+                held = fence.update().where(fence.c.generation == generation).values(source=source)
+                if not connection.execute(held).rowcount:
+                    raise FencedError(f"{self.name}: another process has begun to record into it")
                 for table, values in tables.items():
                     for first in range(0, len(values), _CHUNK):
                         put_rows(connection, table, values[first : first + _CHUNK])
@@ -116,14 +159,42 @@ class LedgerDatabase:
         """The recorded sources, in order of time."""
         return self.read(select(schema.SOURCE).order_by(schema.SOURCE.c.began))
 
-    def add_source(self, id: str, kind: str, began: int) -> None:
-        """Add a source of which nothing is recorded yet."""
-        value = {"id": id, "kind": kind, "began": began, "recorded_until": began - 1}
+    def begin_source(self, id: str, kind: str, began: int, lease: str) -> BegunSource:
+        """Become the recorder of a source, which is added where it is new: writes of the recorder before are refused.
+
+        `lease`: of the caller, "" without one. `began` of a live source is moved behind the records before where the
+        clock of their recorder was a little ahead. Raises LedgerError, and leaves the recorder before, where the
+        database has records of another source after `began`, or another Lease has a recorder at work.
+        """
+        fence, source = schema.RECORDER, schema.SOURCE
         try:
             with self._engine.begin() as connection:
-                connection.execute(schema.SOURCE.insert(), [value])
+                connection.execute(fence.update().values(generation=fence.c.generation + 1))
+                before = connection.execute(select(fence)).one()
+                sources = connection.execute(select(source).order_by(source.c.began)).all()
+                others = [one for one in sources if one.id != id]
+                last = max((one.recorded_until for one in others), default=0)
+                if before.lease not in ("", lease) and began - last < _FRESH:
+                    raise LedgerError(
+                        f"{self.name}: the holder of Lease {before.lease} records into it: record into another "
+                        f"database, or with --lease {before.lease}"
+                    )
+                if kind == "live" and began <= last < began + _SKEW:
+                    began = last + 1
+                for one in others:
+                    if one.recorded_until >= began:
+                        raise LedgerError(
+                            f"{self.name}: it has records of a later or the same time ({one.kind} {one.id}): record "
+                            "sources in the order of time, or into another database"
+                        )
+                known = next((one.recorded_until for one in sources if one.id == id), None)
+                if known is None:
+                    value = {"id": id, "kind": kind, "began": began, "recorded_until": began - 1}
+                    connection.execute(source.insert(), [value])
+                connection.execute(fence.update().values(lease=lease, source=id))
         except SQLAlchemyError as error:
             raise LedgerError(f"{self.name}: {_reason(error)}") from None
+        return BegunSource(before.generation, began, began - 1 if known is None else known, last)
 
 
 def put_rows(connection: Connection, table: Table, values: list[dict[str, Any]]) -> None:
@@ -138,7 +209,7 @@ def put_rows(connection: Connection, table: Table, values: list[dict[str, Any]])
 def _engine_of(url: str, *, create: bool) -> Engine:
     if url == IN_MEMORY:
         return create_engine(IN_MEMORY, poolclass=StaticPool, connect_args={"check_same_thread": False})
-    if url.startswith(_POSTGRESQL):
+    if is_server(url):
         import psycopg
 
         try:

@@ -63,6 +63,10 @@ class AdoptedRows(msgspec.Struct):
     charges: dict[str, ChargeRow] = {}
     capacity: dict[str, CapacityRow] = {}
     quotas: dict[tuple[str, str], QuotaRecord] = {}
+    #: Of objects that exist at the beginning: the last life, by uid, of jobs without a lasting one, and the uids of
+    #: finished pods whose charge has ended. Their rows are complete.
+    ended_jobs: dict[str, JobRecord] = {}
+    ended_pods: set[str] = set()
 
 
 class LedgerRecorder:
@@ -101,6 +105,10 @@ class LedgerRecorder:
         #: Pod uid to the message of its eviction.
         self._evicted: dict[str, str] = {}
         self._rows: list[Row] = []
+
+    def adopt_ended(self, jobs: dict[str, JobRecord], pods: set[str]) -> None:
+        """What is complete of the objects of the first step (`AdoptedRows`)."""
+        self._adopted.ended_jobs, self._adopted.ended_pods = jobs, pods
 
     def feed(self, now: int, deltas: Iterable[Delta], intents: Iterable[Intent] = ()) -> list[Row]:
         """The rows that change with one step at `now`, later ones of the same key last.
@@ -222,7 +230,7 @@ class LedgerRecorder:
 
     def _track(self, row: JobRecord) -> JobTracker:
         """A tracker of a new job, or of the recorded life of a known one."""
-        adopted = self._adopted.jobs.get(row.uid)
+        adopted = self._adopted.jobs.get(row.uid) or self._adopted.ended_jobs.get(row.uid)
         tracker = JobTracker(adopted or row, self._adopted.stages.get(row.uid) if adopted is not None else None)
         self._jobs[row.uid] = tracker
         return tracker
@@ -269,6 +277,9 @@ class LedgerRecorder:
         if uid in self._finished:
             return
         outcome = FINISHED.get(pod.status.phase or "", "")
+        if outcome and self._is_recorded(pod, now):
+            self._finished.add(uid)
+            return
         tracker = self._job_of.get(uid) or self._job_of_pod(pod, now)
         conditions = {one.type: one for one in pod.status.conditions or ()}
         if message := eviction_message(conditions):
@@ -283,6 +294,17 @@ class LedgerRecorder:
             self._end(uid, at, "Evicted" if uid in self._evicted else outcome, meta.resource_version, gap=gap)
         if tracker is not None:
             self._dirty[tracker.row.uid] = tracker
+
+    def _is_recorded(self, pod: PodObject, now: int) -> bool:
+        """Whether a finished pod belongs to a life that ended before the gap, or outlived its PodGroup."""
+        if not self._in_gap:
+            return False
+        meta, name = pod.metadata, group_of(pod.metadata.annotations or {})
+        group = self._groups.get(f"{meta.namespace or 'default'}/{name}") if name else None
+        if group is None and meta.uid in self._adopted.ended_pods:
+            return True
+        job = meta.uid if group is None else group.metadata.uid
+        return job in self._adopted.ended_jobs and created_at(meta, now) <= self._adopted.until
 
     def _job_of_pod(self, pod: PodObject, now: int) -> JobTracker | None:
         """The job of a pod that is not known yet; None for one without a PodGroup that holds no cards."""
@@ -335,6 +357,8 @@ class LedgerRecorder:
             tracked = tracker.pod(meta.uid, created_at(meta, now), now)
             tracked.bound = at if tracked.bound is None else tracked.bound
             tracked.scheduled = not meta.deletion_timestamp and pod.status.phase != "Failed"
+        if charge is None and meta.uid in self._adopted.ended_pods:
+            return
         if charge is None or charge.uncounted:
             held = self._claimed.held(pod, self._capacity.nodes.get(node), self._card_labels)
             if held.uncounted:
@@ -409,6 +433,6 @@ class LedgerRecorder:
                 if stage is not None:
                     stage.ended = max(row.ended, stage.began)
                     self._rows.append(stage)
-        self._adopted.charges = {}
+        self._adopted.charges, self._adopted.ended_jobs, self._adopted.ended_pods = {}, {}, set()
         for queue in {queue for queue, _ in self._quotas} - self._queues:
             self._set_quotas(queue, {}, "", now)

@@ -36,6 +36,11 @@ def _optional(name: str) -> Column[int]:
 SOURCE: Final = Table(
     "source", metadata, _text("id", key=True), _text("kind"), _integer("began"), _integer("recorded_until")
 )
+#: One row: the process that records. Writes of a former one have an older generation and are refused. `lease`: its
+#: `NAMESPACE/NAME`, "" without one.
+RECORDER: Final = Table(
+    "recorder", metadata, _integer("id", key=True), _integer("generation"), _text("lease"), _text("source")
+)
 JOB: Final = Table(
     "job",
     metadata,

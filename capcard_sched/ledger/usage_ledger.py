@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import or_, select
 
 from capcard_sched.ledger import schema
-from capcard_sched.ledger.database import LedgerDatabase, LedgerError
+from capcard_sched.ledger.database import LedgerDatabase
 from capcard_sched.ledger.job_history import job_history, last_lives
+from capcard_sched.ledger.object_facts import FINISHED
 from capcard_sched.ledger.recorder import AdoptedRows, LedgerRecorder
 from capcard_sched.ledger.rollup import roll_up
 from capcard_sched.ledger.rows import CapacityRow, ChargeRow, JobRecord, QuotaRecord, StageRow, storable
 from capcard_sched.ledger.usage_report import UsageQuery, UsageReport, usage_report
 from capcard_sched.ledger.usage_series import UsageSeries, usage_series
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
+from capcard_sched.model.deltas import ObjectChanged
+from capcard_sched.model.objects import PodGroupObject, PodObject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from typing import Self
 
     from capcard_sched.ledger.job_history import JobLife
@@ -49,10 +52,14 @@ class UsageLedger:
         self._recorder: LedgerRecorder | None = None
         self._source = ""
         self._live = False
+        #: Of the writes of this recorder.
+        self._generation = 0
         #: Unix milliseconds up to which the source is recorded, and of the last step.
         self._until = self._now = 0
         #: What the source had recorded when it was started.
         self._resumed = 0
+        #: The end of the records of other sources, before the first step; else 0.
+        self._former = 0
         #: Rows that wait, by table and key.
         self._waiting: dict[tuple[Any, ...], Row] = {}
 
@@ -87,40 +94,38 @@ class UsageLedger:
         *,
         card_labels: CardLabels = DEFAULT_CARD_LABELS,
         default_queue: str = "default",
+        lease: str = "",
     ) -> None:
-        """Begin to record a source. The first `feed` brings all of its objects.
+        """Begin to record a source. The first `feed` brings all of its objects. Other processes record no more.
 
         `source`: a name that only this input has; an input that was recorded in part continues, if it is fed again from
-        its beginning. `kind`: `simulation`, `recording` or `live`. `began`: Unix seconds. Raises LedgerError where the
-        database has records of another source after `began`.
+        its beginning. `kind`: `simulation`, `recording` or `live`. `began`: Unix seconds. `lease`: `NAMESPACE/NAME`
+        of the Lease that the caller holds, "" without one. Raises LedgerError where the database has records of another
+        source after `began`, or where the holder of another Lease records.
         """
-        moment = round(began * 1000)
-        sources = self._database.sources()
-        known = next((one for one in sources if one.id == source), None)
-        later = [one for one in sources if one.id != source and one.recorded_until >= moment]
-        if later:
-            raise LedgerError(
-                f"{self._database.name}: it has records of a later or the same time ({later[0].kind} {later[0].id}): "
-                "record sources in the order of time, or into another database"
-            )
-        if known is None:
-            self._database.add_source(source, kind, moment)
-        before = [one.recorded_until for one in sources if one.id != source]
-        until = max(before, default=0)
-        self._source, self._live, self._now = source, kind == "live", 0
-        self._until = known.recorded_until if known is not None else moment - 1
-        self._resumed = self._until
-        self._recorder = LedgerRecorder(self._rows_at(until), card_labels=card_labels, default_queue=default_queue)
+        begun = self._database.begin_source(source, kind, round(began * 1000), lease)
+        self._source, self._live, self._generation = source, kind == "live", begun.generation
+        self._now = begun.began if self._live else 0
+        self._until = self._resumed = begun.until
+        self._former, self._waiting = begun.former, {}
+        self._recorder = LedgerRecorder(
+            self._rows_at(begun.former), card_labels=card_labels, default_queue=default_queue
+        )
 
     def feed(self, now: float, deltas: Iterable[Delta], intents: Iterable[Intent] = ()) -> None:
         """Record one step. `now`: Unix seconds, later than the last step to the millisecond.
 
         `intents`: the decisions of the scheduler after these deltas, where they are known.
         A live source is written with each step that changes something, and at least every 30 s; others in batches.
+        Raises FencedError where another process has begun to record.
         """
         if self._recorder is None:
             raise ValueError("no source was started")
         moment = max(round(now * 1000), self._now)
+        if self._former:
+            deltas = list(deltas)
+            self._recorder.adopt_ended(*self._ended_rows(deltas, self._former))
+            self._former = 0
         rows = self._recorder.feed(moment, deltas, intents)
         self._now = moment
         if moment <= self._resumed:
@@ -134,7 +139,7 @@ class UsageLedger:
     def flush(self) -> None:
         """Write what waits."""
         if self._waiting or self._now > self._until:
-            self._database.write(self._waiting.values(), self._source, self._now)
+            self._database.write(self._waiting.values(), self._source, self._now, self._generation)
             self._waiting, self._until = {}, self._now
 
     def _rows_at(self, until: int) -> AdoptedRows:
@@ -168,6 +173,20 @@ class UsageLedger:
         found.capacity = {row.card: schema.read_row(CapacityRow, row) for row in tables[3]}
         found.quotas = {(row.queue, row.card): schema.read_row(QuotaRecord, row) for row in tables[4]}
         return found
+
+    def _ended_rows(self, deltas: Sequence[Delta], until: int) -> tuple[dict[str, JobRecord], set[str]]:
+        """Of these objects: the last lives of jobs, and the finished pods with a charge, that ended up to a moment."""
+        objects = [delta.object for delta in deltas if isinstance(delta, ObjectChanged)]
+        finished = [one.metadata.uid for one in objects if isinstance(one, PodObject) and one.status.phase in FINISHED]
+        owners = [*(one.metadata.uid for one in objects if isinstance(one, PodGroupObject)), *finished]
+        job, charge = schema.JOB, schema.CHARGE
+        jobs = self._database.read_of(
+            select(job).where(job.c.submitted <= until, job.c.ended <= until).order_by(job.c.life), job.c.uid, owners
+        )
+        charges = self._database.read_of(
+            select(charge.c.pod_uid).where(charge.c.ended <= until), charge.c.pod_uid, finished
+        )
+        return {row.uid: schema.read_row(JobRecord, row) for row in jobs}, {row.pod_uid for row in charges}
 
     # --- reading ------------------------------------------------------------------------------------------------------
 

@@ -53,13 +53,19 @@ class BudgetOperator:
     """Keeps the statuses of all CardBudgets while it is started."""
 
     def __init__(
-        self, url: str, connection: Connection, parents: Callable[[], dict[str, str]], report: Callable[[str], None]
+        self,
+        url: str,
+        connection: Connection,
+        parents: Callable[[], dict[str, str]],
+        report: Callable[[str], None],
+        may_write: Callable[[], bool],
     ) -> None:
         """`url`: of the ledger. `parents()`: each Queue to its parent, "" for root; runs in the loop that calls `run`.
 
-        `report` gets each new error.
+        `report` gets each new error. `may_write()` is read before each status, from another thread.
         """
         self._url, self._connection, self._parents, self._report = url, connection, parents, report
+        self._may_write = may_write
         #: CardBudgets by name, as JSON.
         self._budgets: dict[str, dict[str, Any]] = {}
         self._errors: ReportOnce[str, str] = ReportOnce()
@@ -209,6 +215,8 @@ class BudgetOperator:
         return patches
 
     async def _write(self, client: Client, name: str, patch: dict[str, Any]) -> None:
+        if self._stop.is_set() or not self._may_write():
+            return
         path, body = f"{_KIND.collection()}/{name}/status", msgspec.json.encode({"status": patch})
         try:
             answer = await client.request("PATCH", path, body=body, content_type="application/merge-patch+json")

@@ -11,9 +11,10 @@ from capcard_sched.web.redaction import redactor_of
 from capcard_sched.web.views import JobList, JobRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from capcard_sched.web.cluster import Cluster
+    from capcard_sched.web.views import Moment
 
 #: Rows of a page.
 _ROWS: Final = 100
@@ -70,7 +71,12 @@ def job_list(cluster: Cluster, query: Mapping[str, str]) -> JobList:
 
     Raises ValueError for an unknown order.
     """
-    rows, sort = visible_jobs(cluster), query.get("sort") or "wait"
+    return job_page(moment_of(cluster), visible_jobs(cluster), query)
+
+
+def job_page(moment: Moment, rows: Sequence[JobRow], query: Mapping[str, str]) -> JobList:
+    """The page of some jobs. Raises ValueError for an unknown order."""
+    sort = query.get("sort") or "wait"
     if sort not in ORDERS:
         raise ValueError(f"sort: {sort!r}: accepted: {', '.join(ORDERS)}")
     queue, namespace, stage, text = (query.get(name, "") for name in ("queue", "namespace", "stage", "text"))
@@ -85,7 +91,7 @@ def job_list(cluster: Cluster, query: Mapping[str, str]) -> JobList:
     ]
     shown, page, pages = page_of(sorted(found, key=ORDERS[sort]), query, _ROWS)
     return JobList(
-        moment=moment_of(cluster),
+        moment=moment,
         queue=queue,
         namespace=namespace,
         stage=stage,

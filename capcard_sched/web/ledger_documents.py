@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: Former lives of a job on its page.
 _MOST_LIVES: Final = 20
 #: In place of a preemptor.
-_HIDDEN: Final = "(another namespace)"
+HIDDEN_PREEMPTOR: Final = "(another namespace)"
 
 
 class LedgerUsageRow(InsightPart, frozen=True, kw_only=True):
@@ -133,7 +133,7 @@ class LedgerHistory(InsightPart, frozen=True, kw_only=True):
 
 def ledger_usage(cluster: Cluster, query: Mapping[str, str]) -> LedgerUsage:
     """The report of a period that ends with the last record. Raises LookupError and ValueError."""
-    by, seconds = dimensions_of(cluster, query), period_of(query)
+    by, seconds = dimensions_of(cluster.namespaces, query), period_of(query)
     try:
         with opened_ledger(cluster) as ledger:
             until = ledger.recorded_until
@@ -170,7 +170,7 @@ def _life(cluster: Cluster, life: JobLife) -> LedgerLife:
 
 
 def _visible(cluster: Cluster, preemptors: Iterable[str]) -> tuple[str, ...]:
-    texts = (one if cluster.may_see(preemptor_namespace(one)) else _HIDDEN for one in preemptors)
+    texts = (one if cluster.may_see(preemptor_namespace(one)) else HIDDEN_PREEMPTOR for one in preemptors)
     return tuple(dict.fromkeys(texts))
 
 

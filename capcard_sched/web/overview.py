@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from capcard_sched.web.cluster import Cluster
 
 #: Jobs listed.
-_MOST_WAITING: Final = 12
+MOST_WAITING: Final = 12
 #: Nodes listed.
 _MOST_NODES: Final = 10
 #: Alerts listed, by severity.
@@ -45,8 +45,8 @@ def overview(cluster: Cluster, _: Mapping[str, str]) -> Overview:
         pending_pods=sum(task.status is TaskStatus.PENDING for task in tasks),
         cards=card_sums(cluster),
         queues=rows,
-        stages=_stages(waiting),
-        waiting=tuple(waiting[:_MOST_WAITING]),
+        stages=stage_counts(waiting),
+        waiting=tuple(waiting[:MOST_WAITING]),
         waiting_jobs=len(waiting),
         alerts=tuple(alerts[:_MOST_ALERTS]),
         series=() if cluster.history is None else cluster.history.cards,
@@ -56,7 +56,7 @@ def overview(cluster: Cluster, _: Mapping[str, str]) -> Overview:
     )
 
 
-def _stages(waiting: Sequence[JobRow]) -> tuple[StageCount, ...]:
+def stage_counts(waiting: Sequence[JobRow]) -> tuple[StageCount, ...]:
     """Waiting jobs by stage, the most frequent first."""
     found: dict[str, list[JobRow]] = {}
     for job in waiting:

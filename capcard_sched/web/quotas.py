@@ -96,9 +96,8 @@ def queue_list(cluster: Cluster, _: Mapping[str, str]) -> QueueList:
     return QueueList(moment=moment_of(cluster), cards=cards_of(rows), queues=rows)
 
 
-def queue_view(cluster: Cluster, query: Mapping[str, str]) -> QueueView:
-    """The page of the queue `name` of a query. Raises LookupError for an unknown one."""
-    rows, name = quota_rows(cluster), query["name"]
+def tree_of(rows: Sequence[QuotaRow], name: str) -> tuple[QuotaRow, list[QuotaRow], list[QuotaRow]]:
+    """The row of a queue, those above it, and it with those below it. Raises LookupError for an unknown queue."""
     own = next((row for row in rows if row.queue == name), None)
     if own is None:
         raise LookupError(f"queue {name} does not exist; existing queues: {', '.join(row.queue for row in rows)}")
@@ -112,12 +111,19 @@ def queue_view(cluster: Cluster, query: Mapping[str, str]) -> QueueView:
     for row in rows:  # parents come first
         if row.parent in within:
             within.add(row.queue)
+    return own, above, [row for row in rows if row.queue in within]
+
+
+def queue_view(cluster: Cluster, query: Mapping[str, str]) -> QueueView:
+    """The page of the queue `name` of a query. Raises LookupError for an unknown one."""
+    own, above, below = tree_of(quota_rows(cluster), query["name"])
+    within, name = {row.queue for row in below}, own.queue
     items = [item for item in all_jobs(cluster) if item["queue"] in within]
     shown = job_rows(cluster, items)
     return QueueView(
         moment=moment_of(cluster),
         queue=own,
-        tree=(*above, *(row for row in rows if row.queue in within)),
+        tree=(*above, *below),
         jobs=tuple(sorted(shown, key=lambda row: (not row.stage, -(row.wait_seconds or 0), row.name))),
         hidden_jobs=len(items) - len(shown),
         series=() if cluster.history is None else _series_of(cluster.history, within),

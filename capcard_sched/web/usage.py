@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from capcard_sched.web.views import Moment
 
 #: The period without `since`.
-_SINCE: Final = "30d"
+SINCE: Final = "30d"
 #: Millionths of a card-second per card-hour.
 _HOUR: Final = 3_600_000_000
 #: Dimensions whose groups name namespaces, or users of them.
@@ -32,7 +32,7 @@ _OF_NAMESPACES: Final = frozenset({"namespace", "user"})
 
 def usage_view(cluster: Cluster, query: Mapping[str, str]) -> UsageView:
     """The page of a period that ends with the last record. Raises LookupError and ValueError."""
-    by, since = dimensions_of(cluster, query), query.get("since") or _SINCE
+    by, since = dimensions_of(cluster.namespaces, query), query.get("since") or SINCE
     seconds = period_of(query)
     try:
         with opened_ledger(cluster) as ledger:
@@ -73,20 +73,20 @@ def opened_ledger(cluster: Cluster) -> UsageLedger:
     return open_ledger(cluster.ledger, create=False)
 
 
-def dimensions_of(cluster: Cluster, query: Mapping[str, str]) -> tuple[Dimension, ...]:
+def dimensions_of(namespaces: frozenset[str] | None, query: Mapping[str, str]) -> tuple[Dimension, ...]:
     """The groups `by` of a query. Raises ValueError, also for groups that a viewer of some namespaces may not see."""
     try:
         by = parse_dimensions(query.get("by") or "queue,card")
     except ValueError as error:
         raise ValueError(f"by: {error}") from None
-    if cluster.namespaces is not None and not _OF_NAMESPACES.isdisjoint(by):
+    if namespaces is not None and not _OF_NAMESPACES.isdisjoint(by):
         raise ValueError("by: namespaces and users are visible with the right to get pods of all namespaces only")
     return by
 
 
 def period_of(query: Mapping[str, str]) -> float:
     """The seconds of `since`. Raises ValueError."""
-    since = query.get("since") or _SINCE
+    since = query.get("since") or SINCE
     try:
         seconds = parse_span(since) / 10**6
     except DurationError:

@@ -33,6 +33,8 @@ class Moment(InsightPart, frozen=True, kw_only=True):
     behind: float = 0
     #: Whether the page of usage has a ledger.
     has_usage: bool = False
+    #: What the page lacks at a moment of a ledger, and what has it; "" for other pages.
+    missing: str = ""
     #: All queues, in the order of their colors.
     queues: tuple[str, ...] = ()
 

@@ -286,6 +286,11 @@ def test_the_flags_of_a_release_name_its_own_objects(helm: Path) -> None:
         ({"controller_extra_args": ["--max-requeue-num=-1"]}, "--max-requeue-num=-1"),
         ({"admission_log_level": 0}, "--v=0"),
         ({"web_extra_args": ["--ledger=/ledger/pages.db"]}, "--ledger=/ledger/pages.db"),
+        ({"web_ledger": "/ledger/pages.db"}, "--ledger=/ledger/pages.db"),
+        (
+            {"web_ledger": "postgresql://pages@db/pages", "web_replicas": 2},
+            "--ledger=postgresql://pages@db/pages --lease=$(POD_NAMESPACE)/capcard-sched-web",
+        ),
         ({"admission_extra_args": ["--log-format=json"]}, "--log-format=json"),
     ],
     ids=str,
@@ -435,6 +440,21 @@ def test_the_pages_find_the_conf_and_the_secret_of_their_release(helm: Path) -> 
     assert mounts == {"tmp", "proxy"}
 
 
+def test_replicas_of_the_pages_get_a_lease_and_the_password_of_their_ledger(helm: Path) -> None:
+    custom = {**WEB, "web_replicas": 2, "web_ledger": "postgresql://pages@db/pages", "web_ledger_secret": "db"}
+    objects = rendered(helm, {"custom": custom})
+    assert deployment(objects, "web")["spec"]["replicas"] == 2
+    (password,) = [one for one in container(objects, "web")["env"] if one["name"] == "PGPASSWORD"]
+    assert password["valueFrom"] == {"secretKeyRef": {"name": "db", "key": "password"}}
+    found, expected = plain_by_key(objects), plain_by_key(read(MANIFESTS / "web-lease" / "rbac.yaml"))
+    assert {key: found[key] for key in expected} == expected
+    assert not set(expected) & set(by_key(rendered(helm, {"custom": {**WEB, "web_ledger": "/pages.db"}})))
+    other = by_key(rendered(helm, {"custom": custom}, release="gpu"))
+    names = [rule.get("resourceNames") for rule in other["Role capcard-system/gpu-capcard-sched-web-lease"]["rules"]]
+    assert names == [None, ["gpu-capcard-sched-web"]]
+    assert "--lease=$(POD_NAMESPACE)/gpu-capcard-sched-web" in container([*other.values()], "web")["args"]
+
+
 def test_users_of_other_schedulers_can_be_exempt_from_the_tenant_policies(helm: Path) -> None:
     custom = {"tenant_policy_exempt_users": ["alice"], "tenant_policy_exempt_groups": []}
     found = by_key(rendered(helm, {"custom": custom}, release="gpu"))
@@ -479,6 +499,24 @@ def test_metrics_are_open_to_the_namespace_with_the_given_labels_only(helm: Path
         ({"basic": {"image_pull_policy": "Sometimes"}}, "image_pull_policy"),
         ({"custom": {"leader_elect_enable": False}}, "two replicas would both schedule"),
         ({"custom": {"tenant_policy_exempt_users": ["it's"]}}, "tenant_policy_exempt_users"),
+        (
+            {"custom": {**WEB, "web_ledger": "/ledger/pages.db", "web_replicas": 2}},
+            "custom.web_replicas above 1 needs custom.web_ledger: postgresql://...: several replicas cannot record in",
+        ),
+        (
+            {"custom": {**WEB, "web_extra_args": ["--ledger=/pages.db"], "web_replicas": 2}},
+            "custom.web_replicas above 1 needs custom.web_ledger",
+        ),
+        (
+            {"custom": {**WEB, "web_extra_args": ["--ledger=postgresql://db/x"]}},
+            "needs custom.web_ledger, which grants",
+        ),
+        (
+            {"custom": {**WEB, "web_extra_args": ["--ledger=/a.db"], "web_ledger": "/b.db"}},
+            "custom.web_ledger names the database already",
+        ),
+        ({"custom": {**WEB, "web_ledger_secret": "db"}}, "custom.web_ledger_secret: has no effect"),
+        ({"custom": {**WEB, "web_ledger": "mysql://db/x"}}, "web_ledger"),
     ],
 )
 def test_wrong_values_are_refused_by_name(helm: Path, values: Manifest, output: str) -> None:

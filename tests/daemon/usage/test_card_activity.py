@@ -7,6 +7,8 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -14,8 +16,14 @@ import pytest
 
 from capcard_sched.cli.main import run
 from capcard_sched.daemon.card_activity import CardMeter, PodGpus
+from capcard_sched.framework.conf.scheduler_conf import default_text, parse_conf
+from capcard_sched.framework.core import Core
+from capcard_sched.insight.object_view import DeltaObjects
 from capcard_sched.ledger.unused_time import UnmeasuredError
 from capcard_sched.simulation.clock import EPOCH
+from capcard_sched.testing import registry
+from capcard_sched.web.cluster import Cluster
+from capcard_sched.web.usage import usage_view
 from tests.controlplane.build import needed
 from tests.controlplane.processes import end, free_port, spawn, tail
 from tests.daemon.usage.build import locate, locate_promtool
@@ -32,7 +40,9 @@ queue q2 cards=NVIDIA-H200:4 cap=cpu:64,memory:256Gi
 pod half queue=q1 card=NVIDIA-H200 cpu=1 memory=1Gi gpu=3 scheduler=capcard-sched
 pod unseen queue=q2 card=NVIDIA-H200 cpu=1 memory=1Gi gpu=1 scheduler=capcard-sched
 """
-HOUR = 3600
+HOUR, STEP = 3600, 300
+#: The utilization of three cards of the pod `mixed` in each five minutes of two hours, 0 or 1.
+MIXED = [[Random(gpu).randint(0, 1) for _ in range(2 * HOUR // STEP)] for gpu in range(3)]
 
 
 def samples() -> str:
@@ -44,6 +54,9 @@ def samples() -> str:
     }.items():  # fmt: skip
         text = f'DCGM_FI_DEV_GPU_UTIL{{UUID="{name}",Hostname="n1",{labels.format("namespace", "pod")}}}'
         lines += [f"{text} {first if at < HOUR else second} {EPOCH + at}" for at in range(30, 2 * HOUR, 60)]
+    for gpu, busy in enumerate(MIXED):
+        text = f'DCGM_FI_DEV_GPU_UTIL{{UUID="GPU-M{gpu}",Hostname="n1",namespace="default",pod="mixed"}}'
+        lines += [f"{text} {100 * busy[at // STEP]} {EPOCH + at}" for at in range(30, 2 * HOUR, 60)]
     return "\n".join([*lines, "# EOF", ""])
 
 
@@ -112,7 +125,60 @@ def test_usage_has_the_held_but_unused_card_hours(
 
 def test_the_gpus_of_a_pod_are_those_of_the_last_five_minutes(prometheus: str) -> None:
     meter = CardMeter.of_url(prometheus)
-    assert meter.gpus(EPOCH + HOUR - 60) == {("default", "half"): PodGpus(3, 2)}
-    assert meter.gpus(EPOCH + HOUR + 60) == {("default", "half"): PodGpus(3, 1)}
+    assert meter.gpus(EPOCH + HOUR - 60)["default", "half"] == PodGpus(3, 2)
+    assert meter.gpus(EPOCH + HOUR + 60)["default", "half"] == PodGpus(3, 1)
     with pytest.raises(UnmeasuredError, match="no series DCGM_FI_DEV_GPU_UTIL with the label pod"):
         meter.gpus()
+
+
+def test_unused_is_the_integral_of_one_minus_the_utilization(
+    prometheus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In `usage`, on the page of usage, and over time in the cards that `card list` shows."""
+    file, database = tmp_path / "cluster.json", str(tmp_path / "day.db")
+    scenario = "\n".join(line for line in SCENARIO.splitlines() if " q2 " not in line and "=q2 " not in line)
+    items = manifests(scenario.replace("pod half", "pod mixed"))
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    assert run(["simulate", "-f", str(file), "--until", "2h", "--ledger", database]) == 0
+    capsys.readouterr()
+    expected = sum(STEP * (1 - utilization) for card in MIXED for utilization in card)
+    assert 0 < expected < 6 * HOUR
+
+    assert run(["usage", "--ledger", database, "--prometheus", prometheus, "-o", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["measured"], row["unused"]) == (6 * HOUR * 1_000_000, expected * 1_000_000)
+
+    conf = parse_conf(
+        f"{default_text()}\nmetrics: {{type: prometheus, address: '{prometheus}'}}".encode(), registry=registry()
+    ).conf
+    assert conf is not None
+    core = Core(conf, registry(), scheduler_names=("capcard-sched",), default_queue="default")
+    page = usage_view(live_cluster(core, database), {})
+    assert [group.unused for group in page.groups] == [round(expected / HOUR, 2)]
+
+    meter = CardMeter.of_url(prometheus)
+    seen = [meter.gpus(EPOCH + end)["default", "mixed"] for end in range(STEP, 2 * HOUR + 1, STEP)]
+    assert [one.measured for one in seen] == [3] * len(seen)
+    assert STEP * sum(one.unused for one in seen) == expected
+
+
+def live_cluster(core: Core, database: str) -> Cluster:
+    """A live cluster without objects and with a ledger: its pages of jobs are not read here."""
+
+    def unread(*_: object) -> Any:
+        raise AssertionError
+
+    return Cluster(
+        core=core,
+        objects=DeltaObjects(()),
+        now=EPOCH + 2 * HOUR,
+        source="",
+        is_live=True,
+        unreadable=(),
+        warnings=(),
+        headlines=unread,
+        session=unread,
+        expected_start=unread,
+        what_if=unread,
+        ledger=database,
+    )

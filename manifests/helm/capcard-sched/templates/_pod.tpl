@@ -68,6 +68,15 @@ env:
     fieldRef:
       apiVersion: v1
       fieldPath: metadata.namespace
+{{- if eq $prefix "web" }}
+{{- with .web_ledger_secret }}
+- name: PGPASSWORD
+  valueFrom:
+    secretKeyRef:
+      name: {{ . }}
+      key: password
+{{- end }}
+{{- end }}
 livenessProbe:
   httpGet:
     path: /healthz

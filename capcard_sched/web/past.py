@@ -1,0 +1,317 @@
+"""Pages at a moment of a ledger: the views of its tables. What they lack is left out, and `moment.missing` names it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from capcard_sched.ledger.database import LedgerError
+from capcard_sched.ledger.past_state import past_state
+from capcard_sched.ledger.usage_ledger import open_ledger
+from capcard_sched.ledger.usage_report import DAY, UsageQuery
+from capcard_sched.model.queue import ROOT
+from capcard_sched.model.timestamps import format_timestamp
+from capcard_sched.reports.evictions import preemptor_namespace, preemptor_text
+from capcard_sched.web.history import EvictionMark, History
+from capcard_sched.web.job_rows import ORDERS, job_page
+from capcard_sched.web.ledger_documents import HIDDEN_PREEMPTOR
+from capcard_sched.web.moments import parse_moment
+from capcard_sched.web.overview import MOST_WAITING, stage_counts
+from capcard_sched.web.quotas import cards_of, tree_of
+from capcard_sched.web.usage import SINCE, dimensions_of, period_of, usage_page
+from capcard_sched.web.views import CardSum, JobRow, Moment, Overview, QueueList, QueueView, QuotaCell, QuotaRow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from capcard_sched.ledger.past_state import PastJob, PastState
+    from capcard_sched.ledger.usage_ledger import UsageLedger
+    from capcard_sched.model.trials import InsightPart
+
+_MISSING: Final = (
+    "the ledger has no reserved cards, causes of waits, suspended jobs, pods without cards, cpu and memory, budgets, "
+    "alerts and nodes; "
+    "`web --recording FILE` shows these at each step of a recording"
+)
+#: Stages of lives that do not wait.
+_STARTED: Final = ("", "Scheduled", "Degraded")
+
+
+@dataclass(frozen=True)
+class PastCluster:
+    """One moment of an open ledger."""
+
+    ledger: UsageLedger
+    state: PastState
+    moment: Moment
+    #: Namespaces whose jobs are visible; None for all.
+    namespaces: frozenset[str] | None
+
+    @property
+    def now(self) -> float:
+        """Unix seconds."""
+        return self.state.at / 1000
+
+    def may_see(self, namespace: str) -> bool:
+        """Whether the viewer may see the jobs and pods of a namespace."""
+        return self.namespaces is None or namespace in self.namespaces
+
+
+def past_view(
+    url: str, source: str, document: str, query: Mapping[str, str], namespaces: frozenset[str] | None
+) -> InsightPart:
+    """The view of a document at the moment `at` of a query. Raises LookupError, and ValueError for one without a past.
+
+    `url`: of the ledger; `source`: name of the cluster.
+    """
+    make = _VIEWS.get(document)
+    if make is None:
+        raise ValueError(f"at: {_REFUSALS.get(document, 'the address has no past')}")
+    try:
+        with open_ledger(url, create=False) as ledger:
+            begin, end = ledger.recorded_since, ledger.recorded_until
+            # The last record may be some seconds old: later moments are shown as of it.
+            at = min(parse_moment(query["at"], History(begin=begin, end=max(end, time.time()))), end)
+            state = past_state(ledger.database, round(at * 1000))
+            moment = Moment(
+                source=source,
+                now=format_timestamp(at),
+                at=at - begin,
+                length=end - begin,
+                begin=format_timestamp(begin),
+                has_usage=True,
+                queues=tuple(sorted(_parents(state))),
+                missing=_MISSING,
+            )
+            return make(PastCluster(ledger, state, moment, namespaces), query)
+    except LedgerError as error:
+        raise LookupError(str(error)) from None
+
+
+def _overview(past: PastCluster, _: Mapping[str, str]) -> Overview:
+    jobs = _job_rows(past)
+    waiting = sorted((job for job in jobs if job.stage), key=ORDERS["wait"])
+    return Overview(
+        moment=past.moment,
+        jobs=len(jobs),
+        running_pods=len([row for row in past.state.charges if past.may_see(row.namespace)]),
+        pending_pods=0,
+        cards=_card_sums(past),
+        queues=_quota_rows(past),
+        stages=stage_counts(waiting),
+        waiting=tuple(waiting[:MOST_WAITING]),
+        waiting_jobs=len(waiting),
+        alerts=(),
+        evictions=_evictions(past),
+    )
+
+
+def _queue_list(past: PastCluster, _: Mapping[str, str]) -> QueueList:
+    rows = _quota_rows(past)
+    return QueueList(moment=past.moment, cards=cards_of(rows, past.state.capacity), queues=rows)
+
+
+def _queue(past: PastCluster, query: Mapping[str, str]) -> QueueView:
+    own, above, within = tree_of(_quota_rows(past), query["name"])
+    names = {row.queue for row in within}
+    jobs = [job for job in _job_rows(past) if job.queue in names]
+    return QueueView(
+        moment=past.moment,
+        queue=own,
+        tree=(*above, *within),
+        jobs=tuple(sorted(jobs, key=ORDERS["wait"])),
+        hidden_jobs=sum(one.job.queue in names for one in past.state.jobs) - len(jobs),
+        evictions=_evictions(past, names),
+    )
+
+
+def _jobs(past: PastCluster, query: Mapping[str, str]) -> InsightPart:
+    return job_page(past.moment, _job_rows(past), query)
+
+
+def _usage(past: PastCluster, query: Mapping[str, str]) -> InsightPart:
+    by, seconds = dimensions_of(past.namespaces, query), period_of(query)
+    report = past.ledger.usage(UsageQuery(past.now - seconds, past.now, by))
+    return usage_page(past.ledger, report, past.moment, query.get("since") or SINCE)
+
+
+_VIEWS: Final[Mapping[str, Callable[[PastCluster, Mapping[str, str]], InsightPart]]] = {
+    "/overview": _overview,
+    "/queues": _queue_list,
+    "/queues/{name}": _queue,
+    "/jobs": _jobs,
+    "/usage": _usage,
+}
+_RECORDING: Final = "`web --recording FILE` shows those of each step of a recording"
+_REFUSALS: Final[Mapping[str, str]] = {
+    "/jobs/{namespace}/{name}": "the ledger has no diagnoses; /jobs has the stages of jobs at this moment, and "
+    f"`capcard-sched history job NAME` all stages of a job; {_RECORDING}",
+    "/nodes": f"the ledger has no nodes; {_RECORDING}",
+    "/what-if": f"the ledger has no objects to try changes on; {_RECORDING}",
+    "/ledger/usage": "this document ends with the last record; /usage takes a moment",
+    "/ledger/history": "this document ends with the last record",
+}
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+def _job_rows(past: PastCluster) -> list[JobRow]:
+    """The jobs of visible namespaces. Of their pods, those with cards and the minimum are known."""
+    held = Counter((row.job_uid, row.life) for row in past.state.charges)
+    found = []
+    for one in past.state.jobs:
+        job = one.job
+        if not past.may_see(job.namespace):
+            continue
+        pods, age = held[job.uid, job.life], (past.state.at - job.submitted) // 1000
+        whole = job.whole if job.whole is not None and job.whole <= past.state.at else None
+        found.append(
+            JobRow(
+                namespace=job.namespace,
+                name=job.name,
+                kind=job.kind,
+                queue=job.queue,
+                phase=one.stage,
+                stage="" if one.stage in _STARTED else one.stage,
+                scheduled=pods,
+                pods=max(pods, job.min_member),
+                min_available=job.min_member,
+                running=pods,
+                succeeded=0,
+                failed=0,
+                created=format_timestamp(job.submitted / 1000),
+                age_seconds=age,
+                wait_seconds=age if whole is None else (whole - job.submitted) // 1000,
+                reason="",
+            )
+        )
+    return found
+
+
+def _parents(state: PastState) -> dict[str, str]:
+    """Each queue of the moment to its parent, "" for none or unknown."""
+    found = {row.queue: row.parent for row in state.quotas.values()}
+    for queue in (*(one.job.queue for one in state.jobs), *(row.queue for row in state.charges), *found.values()):
+        if queue and queue != ROOT:
+            found.setdefault(queue, "")
+    return found
+
+
+def _quota_rows(past: PastCluster) -> tuple[QuotaRow, ...]:
+    """Queues with quotas, jobs or held cards, each followed by those below it; `root` stands last."""
+    state, parents = past.state, _parents(past.state)
+    used: defaultdict[tuple[str, str], int] = defaultdict(int)
+    for row in state.charges:
+        for queue in _path(row.queue, parents):
+            used[queue, row.card] += row.thousandths
+    cards = sorted({*(card for _, card in state.quotas), *(card for _, card in used)})
+    jobs: defaultdict[str, list[PastJob]] = defaultdict(list)
+    for one in state.jobs:
+        jobs[one.job.queue].append(one)
+    below: defaultdict[str, list[str]] = defaultdict(list)
+    for queue, parent in sorted(parents.items(), reverse=True):
+        below[parent if parent not in (queue, ROOT) else ""].append(queue)
+    found: list[QuotaRow] = []
+    pending = [(0, queue) for queue in below.pop("", [])]
+    while pending or below:
+        if not pending:  # a cycle of parents has no top
+            pending = [(0, queue) for queue in below.pop(min(below))]
+        depth, queue = pending.pop()
+        lives = jobs[queue]
+        found.append(
+            QuotaRow(
+                queue=queue,
+                parent=parents[queue],
+                depth=depth,
+                state="",
+                jobs=len(lives),
+                waiting=sum(one.stage not in _STARTED for one in lives),
+                cells=tuple(
+                    _cell(state, used, _path(queue, parents), card)
+                    for card in cards
+                    if (queue, card) in state.quotas or used[queue, card]
+                ),
+            )
+        )
+        pending += [(depth + 1, one) for one in below.pop(queue, [])]
+    return tuple(sorted(found, key=lambda row: row.queue == ROOT))
+
+
+def _path(queue: str, parents: Mapping[str, str]) -> list[str]:
+    """A queue and those above it."""
+    found: list[str] = []
+    while queue and queue not in found:
+        found.append(queue)
+        queue = parents.get(queue, "")
+    return found
+
+
+def _cell(state: PastState, used: Mapping[tuple[str, str], int], path: list[str], card: str) -> QuotaCell:
+    """`path`: the queue and those above it."""
+    quotas = {queue: state.quotas[queue, card].thousandths or 0 for queue in path if (queue, card) in state.quotas}
+    own, held = quotas.get(path[0]), used.get((path[0], card), 0)
+    free = [quota - used.get((queue, card), 0) for queue, quota in quotas.items()]
+    capacity = state.capacity.get(card)
+    return QuotaCell(
+        card=card,
+        used=held / 1000,
+        quota=None if own is None else own / 1000,
+        reserved=0.0,
+        free=max(0, min(free)) / 1000 if free else None,
+        over=0.0 if own is None else max(0, held - own) / 1000,
+        total=0.0 if capacity is None else capacity.total / 1000,
+    )
+
+
+def _card_sums(past: PastCluster) -> tuple[CardSum, ...]:
+    """Total, used and free cards, and the mean of a day. The ledger has no cards of nodes."""
+    state = past.state
+    begin = max(state.at - DAY, state.began)
+    used: Counter[str] = Counter()
+    area: Counter[str] = Counter()
+    for row in state.charges:
+        used[row.card] += row.thousandths
+        area[row.card] += row.thousandths * (state.at - max(row.began, begin))
+    for row in state.ended:
+        area[row.card] += row.thousandths * max(0, (row.ended or 0) - max(row.began, begin))
+    cards = {card: row.total for card, row in state.capacity.items() if row.total or used[card]}
+    return tuple(
+        CardSum(
+            card=card,
+            nodes=0,
+            total=total / 1000,
+            used=used[card] / 1000,
+            free=max(0, total - used[card]) / 1000,
+            largest_free=0.0,
+            largest_node="",
+            blocked=0.0,
+            mean=area[card] / 1000 / (state.at - begin) if state.at > begin else None,
+        )
+        for card, total in sorted((cards | {card: cards.get(card, 0) for card in used if card}).items())
+    )
+
+
+def _evictions(past: PastCluster, queues: Iterable[str] | None = None) -> tuple[EvictionMark, ...]:
+    """Evictions in the 24 hours before; `queues`: of these only."""
+    rows = [
+        row
+        for row in past.state.ended
+        if row.end_reason == "Evicted" and past.may_see(row.namespace) and (queues is None or row.queue in queues)
+    ]
+    return tuple(
+        EvictionMark(
+            at=((row.ended or 0) - past.state.began) / 1000,
+            pod=f"{row.namespace}/{row.pod}",
+            queue=row.queue,
+            node=row.node,
+            card=row.card,
+            cards=row.thousandths / 1000,
+            preemptor=preemptor_text(row.preemptor)
+            if past.may_see(preemptor_namespace(row.preemptor))
+            else HIDDEN_PREEMPTOR,
+        )
+        for row in sorted(rows, key=lambda row: row.ended or 0)
+    )
