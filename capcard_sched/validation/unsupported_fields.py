@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from capcard_sched.model.annotations import DISCOVERED_FROM
 from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.kube_groups import KubeGroupSpec, held_text
 from capcard_sched.validation.checks import Finding
@@ -20,13 +19,6 @@ if TYPE_CHECKING:
 _FIELDS: Final = {
     "PodGroup": (
         ("spec topologyAffinity", "affinity between groups is not supported: groups may share a HyperNode", "no value"),
-    ),
-    "HyperNode": (
-        (
-            f"metadata labels {DISCOVERED_FROM}",
-            "no controller discovers HyperNodes: the members stay as they are when nodes come and go",
-            "members by labelMatch, without the label",
-        ),
     ),
     "Queue": (("spec extendClusters", "jobs are not dispatched to other clusters", "no value"),),
 }
