@@ -58,7 +58,7 @@ class DiscoveryConfig(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-class _Source(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class _DiscoverySource(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     source: str
     enabled: bool = False
     interval: str | int | None = None
@@ -80,14 +80,14 @@ def read_discovery(text: str | bytes) -> DiscoveryConfig:
         return DiscoveryConfig()
     if not isinstance(value, dict) or set(value) != {_LIST}:
         return DiscoveryConfig(problems=(f"expected one key, {_LIST}, with a list of sources",))
-    reader = _Reader()
+    reader = _DiscoveryReader()
     types = tuple(reader.sources(value[_LIST]))
     if reader.problems:
         return DiscoveryConfig(problems=tuple(reader.problems))
     return DiscoveryConfig(types, notes=tuple(reader.notes))
 
 
-class _Reader:
+class _DiscoveryReader:
     def __init__(self) -> None:
         self.problems: list[str] = []
         self.notes: list[str] = []
@@ -101,7 +101,7 @@ class _Reader:
         for number, row in enumerate(rows or ()):
             place = f"{_LIST}[{number}]"
             try:
-                source = msgspec.convert(row, _Source)
+                source = msgspec.convert(row, _DiscoverySource)
             except msgspec.ValidationError as error:
                 self.problems.append(f"{place}: {error}")
                 continue
