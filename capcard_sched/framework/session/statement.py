@@ -7,15 +7,16 @@ copied. When a plugin fails in its notification, that operation alone is undone.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.plugin import Placement
 from capcard_sched.framework.session.report import TaskOutcome
 from capcard_sched.model.annotations import QUEUE_ALLOCATION_GATE
 from capcard_sched.model.intents import Bind, Evict
+from capcard_sched.model.kube_groups import kube_name
 from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Constants, as `model.status` recommends.
 _ALLOCATED, _PIPELINED = TaskStatus.ALLOCATED, TaskStatus.PIPELINED
+#: Statuses of tasks that keep their node.
+_STAYING: Final = (TaskStatus.ALLOCATED, TaskStatus.BINDING, TaskStatus.BOUND, TaskStatus.RUNNING)
 
 
 class _EvictionRecord(NamedTuple):
@@ -39,6 +42,12 @@ class _EvictionRecord(NamedTuple):
     cause: tuple[str, str]
     #: The names that were not marked as changed before.
     unmarked: list[tuple[set[str], str]]
+
+
+def _whole_group(job: Job | None) -> tuple[str, str] | UnsetType:
+    """Name and uid of a PodGroup of `scheduling.k8s.io` of which no pod stays on a node; unset for others."""
+    name = kube_name(job.name) if job is not None else ""
+    return UNSET if job is None or not name or job.count(_STAYING) else (name, job.uid)
 
 
 class Statement:
@@ -186,7 +195,15 @@ class Statement:
                 by, queue = record.cause
                 session.results.add_eviction(
                     Evict(
-                        task.namespace, task.name, task.uid, record.reason, record.message, record.node.name, by, queue
+                        task.namespace,
+                        task.name,
+                        task.uid,
+                        record.reason,
+                        record.message,
+                        record.node.name,
+                        by,
+                        queue,
+                        _whole_group(task.job),
                     )
                 )
             elif record.tasks[0].status is _ALLOCATED:
