@@ -177,6 +177,11 @@ def test_a_discovery_is_mounted_with_its_rights(helm: Path) -> None:
     assert pods["volumes"][1] == {"name": "discovery", "configMap": {"name": file["metadata"]["name"]}}
     [source] = [one for one in read(MANIFESTS / "hyper-nodes" / "rbac.yaml") if one["kind"] == "ClusterRole"]
     assert found["ClusterRole capcard-sched-controllers-hyper-nodes"]["rules"] == source["rules"]
+    assert "source ufm is not supported; accepted: label" in refusal(
+        helm, {"custom": {"controller_config_override": text.replace("source: label", "source: ufm")}}
+    )
+    plain = by_key(rendered(helm, {"custom": {"controller_config_override": None}}))
+    assert not [name for name in plain if "discovery" in name or "hyper-nodes" in name]
 
 
 def test_rules_for_owners_are_mounted_and_their_kinds_are_readable(helm: Path) -> None:
