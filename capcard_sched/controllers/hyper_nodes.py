@@ -265,6 +265,8 @@ class HyperNodeController:
 
     def reconcile(self, view: View, key: Key, now: float) -> Result:
         """Create, patch and delete HyperNodes; events for new conflicts."""
+        if not self._nodes:
+            return Result()  # without the right to list nodes, HyperNodes stay, too
         read = ((name, view.get(HYPER_NODE, "", name)) for name in self._hyper_nodes)
         present = {name: obj for name, obj in read if obj is not None}
         found = discover(self.types, self._nodes, present.values())

@@ -255,7 +255,7 @@ _ROWS: Final[Mapping[str, _TrimRule]] = {
     CLAIM: _TrimRule(NameRecord, _trim_name, ()),
 }
 #: Kinds whose absence a controller can do without.
-_OPTIONAL: Final = frozenset({PRIORITY_CLASS, CLAIM, CRON_JOB, NAMESPACE_QUEUE, HYPER_NODE})
+_OPTIONAL: Final = frozenset({PRIORITY_CLASS, CLAIM, CRON_JOB, NAMESPACE_QUEUE, NODE, HYPER_NODE})
 _GATHER: Final = {POD: _GATHER_PODS, NODE: _GATHER_NODES}
 
 

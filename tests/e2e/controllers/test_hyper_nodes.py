@@ -12,7 +12,7 @@ import pytest
 
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
-from tests.controlplane.manifests import node
+from tests.controlplane.manifests import Manifest, node
 from tests.controlplane.preparation import prepare
 from tests.e2e.daemons import QUICK_ELECTION, Controllers
 from tests.e2e.rbac.installed import SYSTEM, account, flags_of, install
@@ -77,13 +77,24 @@ async def _play(control_plane: ControlPlane, folder: Path) -> None:
             # The next leader finds what its predecessor made.
             async with Controllers(kubeconfig, folder, *flags, name="next"):
                 await _eventually(members, {"tier1-r1": ["b"]})
+            await _withdraw(admin, rights)
+            rights = []
+            # Without the rights the other controllers start, and HyperNodes stay.
+            async with Controllers(kubeconfig, folder, *flags, name="without-rights") as running:
+                await running.logged("controllers started")
+                await admin.patch("nodes", "b", {"metadata": {"labels": {"rack": "r3"}}})
+                await running.logged("list/watch forbidden")
+                assert await members() == {"tier1-r1": ["b"]}
         finally:
-            for each in rights:
-                plural = f"{each['kind'].lower()}s.rbac.authorization.k8s.io"
-                await admin.delete(plural, each["metadata"]["name"], grace=None)
+            await _withdraw(admin, rights)
             for each in await admin.list(_KIND):
                 await admin.delete(_KIND, each["metadata"]["name"], grace=None)
             await admin.wipe()
+
+
+async def _withdraw(admin: Cluster, rights: list[Manifest]) -> None:
+    for each in rights:
+        await admin.delete(f"{each['kind'].lower()}s.rbac.authorization.k8s.io", each["metadata"]["name"], grace=None)
 
 
 async def _count(found: Callable[[], Awaitable[dict[str, Any]]]) -> int:
