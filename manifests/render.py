@@ -46,6 +46,7 @@ TEMPLATES = {
     "controllers/serviceaccount.yaml": CONTROLLERS,
     "controllers/rbac-controllers.yaml": CONTROLLERS,
     "controllers/rbac-owners.yaml": f"and ({CONTROLLERS}) .Values.custom.controller_owner_groups_enable",
+    "hyper-nodes/rbac.yaml": f"and ({CONTROLLERS}) .Values.custom.controller_config_override",
     "controllers/rbac-ssh.yaml": f"and ({CONTROLLERS}) .Values.custom.controller_ssh_enable",
     "controllers/rbac-leader-election.yaml": CONTROLLERS,
     "controllers/service.yaml": CONTROLLERS,

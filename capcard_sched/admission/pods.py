@@ -15,6 +15,7 @@ from capcard_sched.validation.inventory import texts
 from capcard_sched.validation.names import shown
 from capcard_sched.validation.object_checks import check_object
 from capcard_sched.validation.pod_templates import check_budgets
+from capcard_sched.validation.unsupported_fields import check_affinity
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -50,14 +51,15 @@ def check_new_pod_group(obj: Json, view: ClusterView) -> AdmissionResult:
 
 
 def check_pod_group_update(obj: Json, old: Json) -> AdmissionResult:
-    """What is wrong with a changed `subGroupPolicy`.
+    """What is wrong with a changed `subGroupPolicy` or `topologyAffinity`.
 
     Writes of other fields are admitted whatever it contains: controllers must be able to write an object that was
     created without the webhook.
     """
     body, former = (spec if isinstance(spec := one.get("spec"), dict) else {} for one in (obj, old))
-    is_changed = body.get("subGroupPolicy") != former.get("subGroupPolicy")
-    return AdmissionResult(tuple(_check_subgroups(body)) if is_changed else ())
+    changed = {field for field in ("subGroupPolicy", "topologyAffinity") if body.get(field) != former.get(field)}
+    groups = _check_subgroups(body) if "subGroupPolicy" in changed else ()
+    return AdmissionResult((*groups, *(check_affinity(obj) if "topologyAffinity" in changed else ())))
 
 
 def _check_subgroups(spec: Json) -> Iterator[Finding]:

@@ -31,6 +31,7 @@ _RANK: Final[dict[Verdict, int]] = {"same": 0, "ignored": 1, "differs": 2}
 
 app = cyclopts.App(name="migrate", help="Compare with Volcano.", result_action="return_value")
 
+_DISCOVERY_RULING: Final = "hyper-nodes-from-labels"
 #: Findings of `validate` by their text: the verdict, and the ruling (an anchor of docs/rulings.md). The first that
 #: matches counts; an error without a row differs, and another finding is no difference.
 _RULES: Final[tuple[tuple[str, Verdict, str], ...]] = (
@@ -43,7 +44,12 @@ _RULES: Final[tuple[tuple[str, Verdict, str], ...]] = (
     (r"is executed by action", "differs", "gang-actions"),
     (r"is evicted as a unit", "differs", "gangs-evicted-whole"),
     (r"is hard without a tier", "differs", "hard-without-a-tier"),
-    (r"no controller discovers HyperNodes", "differs", "hyper-nodes-are-not-discovered"),
+    (
+        r"no controller (discovers HyperNodes|updates it)|is not supported; accepted: label",
+        "differs",
+        _DISCOVERY_RULING,
+    ),
+    (r"by the discovery|of the discovery|network topology types", "differs", _DISCOVERY_RULING),
     (r"devices of ResourceClaims|exclusive cards", "differs", "unsupported-features"),
     (r"which this scheduler does not remove", "differs", "queue-allocation-gate"),
     (r"never bound|its pods wait", "differs", "unsupported-features"),
@@ -59,9 +65,6 @@ _ONE_SUBGROUP: Final = "absent: the policy is one subgroup; in Volcano it select
 #: Place of an item of a list, or of an operation.
 _ITEM: Final = re.compile(r"((?:items\[\d+\]|spec\.operations\[\d+\]\.\w+))(?=\.|$)")
 _NO_CONTROLLER: Final = "no controller of capcard-sched serves this kind: its objects stay as they are"
-#: Key of the configuration of Volcano's controllers that lists the sources of HyperNodes.
-_DISCOVERY: Final = "networkTopologyDiscovery"
-_NO_DISCOVERY: Final = f"{_DISCOVERY}: no controller discovers HyperNodes"
 #: Kinds of Volcano without a counterpart, by API group and kind, with their resource.
 _FOREIGN: Final = {
     ("flow.volcano.sh", "JobFlow"): "flow.volcano.sh/v1alpha1/jobflows",
@@ -168,8 +171,6 @@ def _rows(checker: Checker) -> list[MigrationRow]:
         of = reasons.setdefault(key, [])
         if head in _FOREIGN:
             of.append(MigrationReason("differs", _NO_CONTROLLER))
-        if head == ("", "ConfigMap") and _DISCOVERY in json.dumps(obj.value.get("data")):
-            of.append(MigrationReason("differs", _NO_DISCOVERY, "data", "hyper-nodes-are-not-discovered"))
         if head == ("scheduling.volcano.sh", "PodGroup"):
             of += _policies(obj.value)
     for row in checker.rows:

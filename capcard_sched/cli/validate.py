@@ -19,6 +19,7 @@ from capcard_sched.cli.output import put_json
 from capcard_sched.framework.conf.registry import Registry, RegistryError
 from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
 from capcard_sched.insight.claim_checks import check_claims, device_cards
+from capcard_sched.insight.discovery_checks import check_discovery
 from capcard_sched.insight.impossible import AdmittedWorkloads, ImpossibleWorkload
 from capcard_sched.model.annotations import DEVICE_CONFIG_KEY
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
@@ -209,7 +210,8 @@ class Checker:
         devices = check_devices(values, self._device_config, is_enabled=is_enabled)
         unknown = ((index, finding) for index, value in enumerate(values) for finding in unknown_fields(value))
         claims = check_claims(values, card_quotas="capacity-card" in plugins.names)
-        for index, finding in (*unknown, *findings, *devices, *claims):
+        discovery = check_discovery(values)
+        for index, finding in (*unknown, *findings, *devices, *claims, *discovery):
             if index >= 0:
                 row = self.objects[index].row(finding.severity, finding.field, finding.message, finding.accepted)
             else:

@@ -15,6 +15,8 @@ from capcard_sched.model.ownership import Owner, owner_of
 JsonObject: TypeAlias = dict[str, Any]
 
 POD: Final = "Pod"
+NODE: Final = "Node"
+HYPER_NODE: Final = "HyperNode"
 SERVICE: Final = "Service"
 CONFIG_MAP: Final = "ConfigMap"
 SECRET: Final = "Secret"  # noqa: S105 - the name of a kind

@@ -137,7 +137,7 @@ class Controller(Protocol):
 
 
 def event_on(
-    kind: Literal["Job", "CronJob", "Queue", "PodGroup", "Pod"],
+    kind: Literal["Job", "CronJob", "Queue", "PodGroup", "Pod", "Node", "HyperNode"],
     obj: JsonObject,
     reason: str,
     message: str,

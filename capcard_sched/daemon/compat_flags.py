@@ -177,7 +177,7 @@ class ControllerCompatFlags(CommonCompatFlags):
     scheduler_configs: Annotated[str, _text(_SHARDS)] = ""
     shard_sync_period: Annotated[float, _duration(_SHARDS)] = 60.0
     enable_node_event_trigger: Annotated[bool, _flag(_SHARDS)] = True
-    hypernode_controller_mode: Annotated[str, _text("no controller discovers HyperNodes")] = ""
+    hypernode_controller_mode: Annotated[str, _text("--network-topology-discovery decides")] = ""
     lock_object_namespace: Annotated[str, _text("see --leader-elect-resource-namespace")] = ""
     ca_cert_file: Annotated[str, _text(_PLAIN)] = ""
     tls_cert_file: Annotated[str, _text(_PLAIN)] = ""

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from capcard_sched import __version__
 from capcard_sched.controllers.cronjobs import CronJobController
+from capcard_sched.controllers.hyper_nodes import HyperNodeController
 from capcard_sched.controllers.jobs.job_controller import JobController
 from capcard_sched.controllers.jobs.plugins.job_plugin import KeyPair
 from capcard_sched.controllers.namespace_queues import NamespaceQueueController, blocked_reason
@@ -82,6 +83,7 @@ class ControllerManager(HealthState):
         self._metrics = ControllerMetrics()
         self._connection = load_connection(options.kubeconfig, options.master or None, options.context or None)
         self._rules = options.owner_rules()
+        self._discovery = options.discovery()
         self._records = WatchedRecords(self._rules)
         self._cache = ObjectCache(time.monotonic, self._changed, self._records)
         self._cache.observed = False
@@ -100,6 +102,8 @@ class ControllerManager(HealthState):
         self._log.info("starting", version=__version__, server=self._connection.server, **options.summary())
         for flag, reason in options.given().items():
             self._log.warning("flag without effect", flag=flag, reason=reason)
+        for note in self._discovery.notes:
+            self._log.warning("configuration without effect", flag="--network-topology-discovery", reason=note)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._ended.set)
         observer = LoggingObserver(self._metrics)
@@ -175,6 +179,8 @@ class ControllerManager(HealthState):
             ("gc-controller", TtlController(), options.worker_threads_for_gc),
             ("cronjob-controller", CronJobController(), options.worker_threads_for_gc),
         ]
+        if self._discovery.types:
+            found.append(("hypernode-controller", HyperNodeController(self._discovery.types), 1))
         return [row for row in found if row[0] in options.enabled]
 
     async def _work(self) -> None:

@@ -22,18 +22,19 @@ from capcard_sched.daemon.common_options import (
 from capcard_sched.daemon.compat_flags import ControllerCompatFlags
 from capcard_sched.daemon.flag_values import AddressFlag
 from capcard_sched.input_files import read_input
+from capcard_sched.model.topology_discovery import DiscoveryConfig, read_discovery
 
 CONTROLLERS: Final = Group("Controllers", sort_key=2)
 
 #: The controllers, by the names that users of Volcano know.
 NAMES: Final = (
     *("pg-controller", "queue-controller", "namespacequeue-controller", "job-controller", "gc-controller"),
-    "cronjob-controller",
+    *("cronjob-controller", "hypernode-controller"),
 )
 #: Controllers of Volcano that do not exist here.
 FOREIGN_NAMES: Final = frozenset(
     {
-        *("jobflow-controller", "jobtemplate-controller", "hypernode-controller", "sharding-controller"),
+        *("jobflow-controller", "jobtemplate-controller", "sharding-controller"),
         *("colocation-config-controller", "hyperjob-controller"),
     }
 )
@@ -56,7 +57,7 @@ class ControllerOptions(LeaderOptions):
     ] = ("*",)
     """Controllers to run: `*` for all, `+name` to enable and `-name` to disable one; repeatable or comma-separated.
     Names: pg-controller, queue-controller, namespacequeue-controller, job-controller, gc-controller,
-    cronjob-controller. Volcano's other controllers are accepted; enabling one has no effect."""
+    cronjob-controller, hypernode-controller. Volcano's other controllers are accepted; enabling one has no effect."""
 
     scheduler_name: Annotated[tuple[str, ...], names(CONTROLLERS)] = ("capcard-sched",)
     """Pods of this `schedulerName` get PodGroups; Jobs that name no scheduler get the first one. Repeatable."""
@@ -85,6 +86,10 @@ class ControllerOptions(LeaderOptions):
     owner_groups: Annotated[Path | None, path(CONTROLLERS)] = None
     """File with the list `ownerGroups`: rules that make gangs of the pods of operators without PodGroups. They precede
     the built-in ones and replace those of their name. `none`: no rules, as in Volcano. Default: the built-in rules."""
+
+    network_topology_discovery: Annotated[Path | None, path(CONTROLLERS)] = None
+    """File with the list `networkTopologyDiscovery`, as Volcano's `volcano-controller.conf`: HyperNodes from node
+    labels (source `label`). Default: no HyperNodes are made."""
 
     queue_status_counts: Annotated[bool, switch(CONTROLLERS)] = False
     """Write the number of PodGroups per phase into the status of each queue, at most every 5 seconds."""
@@ -119,6 +124,8 @@ class ControllerOptions(LeaderOptions):
             for entry in self.controllers
             if not entry.startswith("-") and _controller(entry) in FOREIGN_NAMES
         }
+        if self.network_topology_discovery is not None and "hypernode-controller" not in self.enabled:
+            foreign["--network-topology-discovery"] = "--controllers excludes hypernode-controller"
         return {**self.ignored.given(), **foreign}
 
     def problems(self) -> list[str]:
@@ -136,7 +143,17 @@ class ControllerOptions(LeaderOptions):
             found.append(f"--owner-groups: {self.owner_groups}: {error.strerror or error}")
         except OwnerRulesError as error:
             found += [f"--owner-groups: {self.owner_groups}: {problem}" for problem in error.problems]
+        try:
+            problems = self.discovery().problems
+        except OSError as error:
+            problems = (error.strerror or str(error),)
+        found += [f"--network-topology-discovery: {self.network_topology_discovery}: {each}" for each in problems]
         return found
+
+    def discovery(self) -> DiscoveryConfig:
+        """The configuration of HyperNodes from node labels. Raises OSError."""
+        file = self.network_topology_discovery
+        return DiscoveryConfig() if file is None else read_discovery(read_input(file))
 
     def owner_rules(self) -> tuple[OwnerRule, ...]:
         """The rules of `ownerGroups`. Raises OSError and OwnerRulesError."""

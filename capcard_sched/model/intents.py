@@ -100,6 +100,8 @@ class Evict(_Intent, frozen=True):
     node: str = ""
     by: str = ""
     queue: str = ""
+    #: Name and uid of a PodGroup of `scheduling.k8s.io` of which no pod stays on a node; unset for others.
+    whole_group: tuple[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class UpdatePodGroup(_Intent, frozen=True):
@@ -115,6 +117,8 @@ class UpdatePodGroup(_Intent, frozen=True):
     conditions: tuple[PodGroupCondition, ...]
     #: Admitted in this session, not placed yet: controllers create pods when they see the phase.
     admitted: bool = False
+    #: Whether the condition of a PodGroup of `scheduling.k8s.io` is True, and stays True; unset for others.
+    started: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class UpdateQueueStatus(_Intent, frozen=True):

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 KUBE_API: Final = "scheduling.k8s.io/v1beta1"
 #: As `model.kinds.qualified_kind` names it.
 KUBE_GROUP: Final = f"PodGroup.{KUBE_API}"
-#: The condition that the scheduler writes.
+#: The conditions that the scheduler writes.
 INITIALLY_SCHEDULED: Final = "PodGroupInitiallyScheduled"
+DISRUPTION_TARGET: Final = "DisruptionTarget"
 _PREFIX: Final = "kube:"
 #: Annotations of the translation, which no object may set.
 _INTERNAL: Final = (HELD, PREEMPTION_POLICY, TOPOLOGY_LABEL)
@@ -133,6 +134,11 @@ def translated(group: KubePodGroup) -> PodGroupObject:
 def unschedulable_text(conditions: Iterable[PodGroupCondition]) -> str:
     """The message of the condition Unschedulable of a job, "" without one."""
     return next((row.message for row in conditions if row.type == "Unschedulable" and row.status == "True"), "")
+
+
+def disruption(scheduler_name: str) -> tuple[str, str, str]:
+    """Status, reason and message of the condition DisruptionTarget of evicted pods, and of wholly evicted groups."""
+    return "True", "PreemptionByScheduler", f"{scheduler_name}: preempting to accommodate a higher priority pod"
 
 
 def kube_condition(phase: str, message: str) -> tuple[str, str, str]:

@@ -6,10 +6,20 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Protocol
 
 from capcard_sched.controllers.cronjobs import CronJobController
+from capcard_sched.controllers.hyper_nodes import HyperNodeController
 from capcard_sched.controllers.jobs.job_controller import JobController
 from capcard_sched.controllers.jobs.plugins.job_plugin import KeyPair
 from capcard_sched.controllers.namespace_queues import NamespaceQueueController
-from capcard_sched.controllers.objects import QUEUE, ROOT_QUEUE, SCHEDULING_API, key_of, meta
+from capcard_sched.controllers.objects import (
+    CONFIG_MAP,
+    HYPER_NODE,
+    NODE,
+    QUEUE,
+    ROOT_QUEUE,
+    SCHEDULING_API,
+    key_of,
+    meta,
+)
 from capcard_sched.controllers.podgroups import PodGroupController
 from capcard_sched.controllers.queues import QueueController
 from capcard_sched.controllers.ttl import TtlController
@@ -17,12 +27,13 @@ from capcard_sched.model.card_budgets import CARD_BUDGET
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.timestamps import format_span
+from capcard_sched.model.topology_discovery import DISCOVERY_KEY, read_discovery
 from capcard_sched.simulation.admission import Admission
 from capcard_sched.simulation.clock import VirtualClock
 from capcard_sched.simulation.kinds import NAMESPACE
 from capcard_sched.simulation.kubelet import Kubelet
 from capcard_sched.simulation.scenario import InputError
-from capcard_sched.simulation.store import AlreadyExistsError, Store, merged
+from capcard_sched.simulation.store import AlreadyExistsError, Change, Store, merged
 from capcard_sched.simulation.workloads.batch_jobs import BatchJobController
 from capcard_sched.simulation.workloads.card_budgets import CardBudgetController
 from capcard_sched.simulation.workloads.claims import ResourceClaimController
@@ -38,8 +49,8 @@ if TYPE_CHECKING:
 
     from capcard_sched.controllers.objects import JsonObject
     from capcard_sched.model.card_labels import CardLabels
+    from capcard_sched.model.topology_discovery import DiscoveryConfig, TopologyType
     from capcard_sched.simulation.scenario import Operation, Scenario
-    from capcard_sched.simulation.store import Change
 
 
 class GarbageCollector:
@@ -146,6 +157,15 @@ class SimulatedCluster:
             self.store.observe(controller.observe)
         self.warnings: list[str] = []
 
+    def discover(self, types: Sequence[TopologyType]) -> None:
+        """Make HyperNodes from node labels."""
+        runner = ControllerRunner(self.store, self.recorder, HyperNodeController(types))
+        self._controllers = (*self._controllers, runner)
+        self.store.observe(runner.observe)
+        for kind in (NODE, HYPER_NODE):
+            for found in list(self.store.list(kind)):
+                runner.observe(Change("added", kind, None, found))
+
     def load(self, scenario: Scenario) -> None:
         """Create the initial objects and let every component react to them."""
         if any(CARD_BUDGET in (entry.kind for entry in found) for found in (scenario.entries, scenario.operations)):
@@ -153,6 +173,13 @@ class SimulatedCluster:
             budgets = CardBudgetController(self.store, self._default_queue, self._card_labels)
             self._controllers = (*self._controllers, budgets)
             self.store.observe(budgets.observe)
+        for entry in scenario.entries:
+            text = (entry.object.get("data") or {}).get(DISCOVERY_KEY) if entry.kind == CONFIG_MAP else None
+            if isinstance(text, str):
+                self._configure_discovery(f"ConfigMap {'/'.join(key_of(entry.object))}", read_discovery(text))
+        for change in scenario.operations:
+            if change.kind == CONFIG_MAP and DISCOVERY_KEY in (change.body.get("data") or {}):
+                self.warnings.append(f"{change}: {DISCOVERY_KEY} is read at the start only")
         self.store.reserve_uids(scenario.uids)
         taken = [entry.object["metadata"]["name"] for entry in scenario.entries if entry.kind == QUEUE]
         for name, reclaimable in ((ROOT_QUEUE, False), (self._default_queue, True)):
@@ -161,6 +188,11 @@ class SimulatedCluster:
         for entry in scenario.entries:
             self.store.create(entry.kind, entry.object)
         self.settle()
+
+    def _configure_discovery(self, where: str, found: DiscoveryConfig) -> None:
+        self.warnings += [f'{where}: data["{DISCOVERY_KEY}"]: {each}' for each in (*found.problems, *found.notes)]
+        if found.types:
+            self.discover(found.types)
 
     def settle(self) -> None:
         """Reconcile until no component has work left."""

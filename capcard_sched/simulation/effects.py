@@ -36,8 +36,10 @@ from capcard_sched.model.intents import (
 )
 from capcard_sched.model.kinds import CORE_API
 from capcard_sched.model.kube_groups import (
+    DISRUPTION_TARGET,
     INITIALLY_SCHEDULED,
     KUBE_GROUP,
+    disruption,
     kube_condition,
     kube_name,
     unschedulable_text,
@@ -155,10 +157,18 @@ class IntentExecutor:
         rows = status(group).get("conditions") or []
         others = [row for row in rows if row.get("type") != INITIALLY_SCHEDULED]
         present: JsonObject = next((row for row in rows if row.get("type") == INITIALLY_SCHEDULED), {})
+        if present.get("status") == "True":
+            return  # it started once
         if tuple(present.get(field) for field in ("status", "reason", "message")) != wanted:
             row = dict(zip(("type", "status", "reason", "message"), (INITIALLY_SCHEDULED, *wanted), strict=True))
             rows = [*others, {**row, "lastTransitionTime": self._store.clock.timestamp()}]
             self._store.patch(KUBE_GROUP, *key_of(group), {"status": {"conditions": rows}})
+
+    def _mark_kube_group(self, namespace: str, name: str, uid: str, condition: JsonObject) -> None:
+        group = self._store.get(KUBE_GROUP, namespace, name)
+        if group is not None and meta(group)["uid"] == uid:
+            rows = with_condition(status(group).get("conditions") or [], condition, self._store.clock.timestamp())
+            self._store.patch(KUBE_GROUP, namespace, name, {"status": {"conditions": rows}})
 
     def _meant(self, kind: str, intent: _AboutObject) -> JsonObject | None:
         """The object of an intent; None when it is gone, or another one has its name."""
@@ -241,12 +251,11 @@ class IntentExecutor:
         conditions = status(pod).get("conditions") or []
         message = f"Pod is evicted, because of {intent.message}"
         not_ready = {"type": "Ready", "status": "False", "reason": "Evict", "message": message}
-        disrupted = {
-            "type": "DisruptionTarget",
-            "status": "True",
-            "reason": "PreemptionByScheduler",
-            "message": f"{self._component}: preempting to accommodate a higher priority pod",
-        }
+        disrupted = dict(
+            zip(("type", "status", "reason", "message"), (DISRUPTION_TARGET, *disruption(self._component)), strict=True)
+        )
+        if isinstance(intent.whole_group, tuple):
+            self._mark_kube_group(intent.namespace, *intent.whole_group, disrupted)
         for condition in (not_ready, disrupted):
             conditions = with_condition(conditions, condition, stamp)
         self._store.patch(POD, intent.namespace, intent.name, {"status": {"conditions": conditions}})

@@ -8,6 +8,7 @@ from capcard_sched.model.annotations import HELD, TOPOLOGY_LABEL
 from capcard_sched.model.hyper_nodes import DEFAULT_TIER, NetworkTopology
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.kube_groups import job_name, kube_name
+from capcard_sched.model.status import PodGroupPhase
 
 if TYPE_CHECKING:
     from capcard_sched.model.job import Task
@@ -54,6 +55,11 @@ class KubeGroups:
         if facts.queue == self._default_queue and key in self._queues:
             facts = facts._replace(queue=self._queues[key][1])
         return facts
+
+    def has_started(self, key: str) -> bool:
+        """Whether the minimum of the group of a job was bound at some time, by its condition."""
+        facts = self._facts.get(key)
+        return facts is not None and facts.phase is PodGroupPhase.RUNNING
 
     def note(self, task: Task, facts: PodFacts) -> None:
         """Take the queue and the groups of a pod of this scheduler that was added or changed."""

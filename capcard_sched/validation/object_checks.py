@@ -71,7 +71,12 @@ from capcard_sched.validation.late_members import check_first_pods
 from capcard_sched.validation.misplaced import labels_for_annotations, misplaced_annotations, misspelt_annotations
 from capcard_sched.validation.priority_classes import check_priority_classes
 from capcard_sched.validation.templates import JOB_TEMPLATE, Template, job_of_cron, templates_of
-from capcard_sched.validation.unsupported_fields import check_kube_group, hard_without_tier, unsupported_fields
+from capcard_sched.validation.unsupported_fields import (
+    check_affinity,
+    check_kube_group,
+    hard_without_tier,
+    unsupported_fields,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -137,6 +142,7 @@ def check_object(
         *labels_for_annotations(obj),
         *unsupported_fields(obj),
         *hard_without_tier(obj),
+        *(check_affinity(obj) if kind == "PodGroup" else ()),
     ]
     if kind == "Queue":
         problem = inventory.parent_problem(object_name(obj))

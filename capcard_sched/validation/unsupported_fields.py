@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from capcard_sched.model.annotations import DISCOVERED_FROM
 from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.kube_groups import KubeGroupSpec, held_text
+from capcard_sched.model.numbers import MAX_INT32
 from capcard_sched.validation.checks import Finding
 
 if TYPE_CHECKING:
@@ -20,13 +20,6 @@ if TYPE_CHECKING:
 _FIELDS: Final = {
     "PodGroup": (
         ("spec topologyAffinity", "affinity between groups is not supported: groups may share a HyperNode", "no value"),
-    ),
-    "HyperNode": (
-        (
-            f"metadata labels {DISCOVERED_FROM}",
-            "no controller discovers HyperNodes: the members stay as they are when nodes come and go",
-            "members by labelMatch, without the label",
-        ),
     ),
     "Queue": (("spec extendClusters", "jobs are not dispatched to other clusters", "no value"),),
 }
@@ -53,6 +46,36 @@ def hard_without_tier(obj: Json) -> Iterator[Finding]:
             if isinstance(topology, dict) and not named and (topology.get("mode") or "hard") == "hard":
                 text = "is hard without a tier: pods stay in one HyperNode of tier 1; Volcano sets no limit"
                 yield Finding("warning", place, text, "highestTierAllowed, highestTierName, or mode soft")
+
+
+def check_affinity(group: Json) -> Iterator[Finding]:
+    """Errors about the terms of `topologyAffinity` of a PodGroup that Volcano rejects, too."""
+    for side in ("required", "preferred"):
+        for place, term in _values(group, ["spec", "topologyAffinity", "podGroupAntiAffinity", side, "*"], ""):
+            for field, message, accepted in _term_problems(term, is_required=side == "required"):
+                yield Finding("error", f"{place}{field}", message, accepted)
+
+
+def _term_problems(term: Any, *, is_required: bool) -> Iterator[tuple[str, str, str]]:
+    """Fields, messages and accepted forms."""
+    if not isinstance(term, dict):
+        yield "", "is no term", "a mapping with podGroupSelector, and topologyTierName or topologyTier"
+        return
+    if not isinstance(term.get("podGroupSelector"), dict):
+        yield ".podGroupSelector", "is required", "a label selector of PodGroups"
+    tier, name, weight = (term.get(key) for key in ("topologyTier", "topologyTierName", "weight"))
+    if (tier is None) == (not name):
+        yield "", f"has {'both' if name else 'none'} of topologyTierName and topologyTier", "one of them"
+    elif tier is not None and not _is_within(tier, 0, MAX_INT32):
+        yield ".topologyTier", "is no tier", "a whole number from 0 on"
+    if is_required and weight is not None:
+        yield ".weight", "is not accepted in a required term", "no value"
+    elif not is_required and not _is_within(weight, 1, 100):
+        yield ".weight", "is required in a preferred term", "a whole number from 1 to 100"
+
+
+def _is_within(value: Any, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def check_kube_group(obj: Json) -> Iterator[Finding]:

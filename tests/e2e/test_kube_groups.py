@@ -117,3 +117,35 @@ async def test_a_gang_with_a_topology_label_starts_in_one_domain_and_pods_of_oth
 
 def condition(status: str, reason: str) -> Manifest:
     return {"conditions": [{"type": "PodGroupInitiallyScheduled", "status": status, "reason": reason}]}
+
+
+_PREEMPT = """
+actions: "enqueue, allocate, preempt"
+tiers:
+- plugins: [{name: priority}, {name: gang, enablePreemptable: false}]
+- plugins: [{name: predicates}, {name: nodeorder}]
+"""
+
+
+@pytest.mark.timeout(240)
+async def test_a_group_that_is_evicted_as_a_whole_has_the_condition_before_its_pods_are_deleted(
+    cluster: Cluster, serving: ControlPlane, tmp_path: Path
+) -> None:
+    config = serving.kubeconfig_for("scheduler-a")
+    async with Daemon(config, tmp_path, conf=_PREEMPT) as daemon:
+        await daemon.logged("caches synced")
+        high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 9}
+        whole = kube_group("w", 2)
+        whole["spec"]["disruptionMode"] = {"all": {}}
+        await cluster.create_all([node("n1", cpu=2), high, whole])
+        await cluster.create_all([member("w-0", "w", grace=30), member("w-1", "w", grace=30)])
+        await until_bound(cluster, 2)
+        await until(cluster, _GROUPS, "w", status=condition("True", "Scheduled"))
+        await cluster.create(pod("p", requests={"cpu": "1"}, priorityClassName="high"))
+        target = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+        await until(cluster, _GROUPS, "w", status={"conditions": [target]})
+        await until(cluster, "pods", "w-0", status={"conditions": [target]})
+        found = await cluster.get(_GROUPS, "w")
+        rows = {row["type"]: row for row in found["status"]["conditions"]}
+        assert rows["PodGroupInitiallyScheduled"]["status"] == "True", "it started once"
+        assert rows["DisruptionTarget"]["message"] == "capcard-sched: preempting to accommodate a higher priority pod"

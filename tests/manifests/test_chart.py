@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from capcard_sched.controllers.owner_rules import built_in_rules, parse_owner_rules
+from capcard_sched.model.topology_discovery import read_discovery
 from tests.manifests.documents import (
     CHART,
     INSTALL,
@@ -154,6 +155,33 @@ def test_a_value_removes_its_objects_and_no_others(helm: Path, custom: Manifest,
     every, left = by_key(rendered(helm)).keys(), by_key(rendered(helm, {"custom": custom})).keys()
     assert every - left == {name for name in every if re.fullmatch(pattern, name)} != set()
     assert left <= every
+
+
+def test_a_discovery_is_mounted_with_its_rights(helm: Path) -> None:
+    text = (
+        "networkTopologyDiscovery:\n- source: label\n  enabled: true\n  config:\n    networkTopologyTypes:\n"
+        "      t: [{nodeLabel: rack}, {nodeLabel: kubernetes.io/hostname}]\n"
+    )
+    rules = [{"name": "spark", "enabled": False}]
+    objects = rendered(helm, {"custom": {"controller_config_override": text, "controller_owner_groups": rules}})
+    found = by_key(objects)
+    [file] = [
+        one for name, one in found.items() if name.startswith("ConfigMap capcard-system/capcard-sched-discovery-")
+    ]
+    assert [each.labels for each in read_discovery(file["data"]["volcano-controller.conf"]).types] == [("rack",)]
+    given = container(objects, "controllers")
+    path = "/etc/capcard-sched-discovery"
+    assert f"--network-topology-discovery={path}/volcano-controller.conf" in given["args"]
+    assert given["volumeMounts"][1] == {"name": "discovery", "mountPath": path, "readOnly": True}
+    pods = found["Deployment capcard-system/capcard-sched-controllers"]["spec"]["template"]["spec"]
+    assert pods["volumes"][1] == {"name": "discovery", "configMap": {"name": file["metadata"]["name"]}}
+    [source] = [one for one in read(MANIFESTS / "hyper-nodes" / "rbac.yaml") if one["kind"] == "ClusterRole"]
+    assert found["ClusterRole capcard-sched-controllers-hyper-nodes"]["rules"] == source["rules"]
+    assert "source ufm is not supported; accepted: label" in refusal(
+        helm, {"custom": {"controller_config_override": text.replace("source: label", "source: ufm")}}
+    )
+    plain = by_key(rendered(helm, {"custom": {"controller_config_override": None}}))
+    assert not [name for name in plain if "discovery" in name or "hyper-nodes" in name]
 
 
 def test_rules_for_owners_are_mounted_and_their_kinds_are_readable(helm: Path) -> None:

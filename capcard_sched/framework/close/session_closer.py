@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from msgspec import UNSET, UnsetType
+
 from capcard_sched.framework.close.never_starting import NeverStarting
 from capcard_sched.framework.close.pod_conditions import PodConditions, report_ungated
 from capcard_sched.framework.close.podgroups import (
@@ -225,7 +227,16 @@ class SessionCloser:
             if not job.implicit:
                 admitted = admitted and phase is PHASE_INQUEUE
                 intents.append(
-                    UpdatePodGroup(job.namespace, job.name, job.uid, phase.value, *status_counts, conditions, admitted)
+                    UpdatePodGroup(
+                        job.namespace,
+                        job.name,
+                        job.uid,
+                        phase.value,
+                        *status_counts,
+                        conditions,
+                        admitted,
+                        _started(session, job),
+                    )
                 )
         if job.topology is not None:
             notes = annotation_changes(session.snapshot.tree, job)
@@ -264,7 +275,11 @@ class SessionCloser:
         if self._status_writes.may_write(job.key, content, session.now):
             job.conditions = conditions
             phase, counts = job.phase.value, job.status_counts
-            intents.append(UpdatePodGroup(job.namespace, job.name, job.uid, phase, *counts, conditions, False))
+            intents.append(
+                UpdatePodGroup(
+                    job.namespace, job.name, job.uid, phase, *counts, conditions, False, _started(session, job)
+                )
+            )
 
     def _conditions(
         self, session: Session, job: Job, wanted: Sequence[GroupCondition]
@@ -369,6 +384,11 @@ class SessionCloser:
         self._failures = {key: value for key, value in self._failures.items() if value[1] > now}
         for writes in (self._status_writes, self._annotation_writes, self._queue_statuses):
             writes.prune(now)
+
+
+def _started(session: Session, job: Job) -> bool | UnsetType:
+    """Whether a PodGroup of `scheduling.k8s.io` started before; unset for others."""
+    return session.state.kube_groups.has_started(job.key) or UNSET
 
 
 def _failure_of(session: Session, job: Job) -> FailureKinds | None:

@@ -7,16 +7,17 @@ copied. When a plugin fails in its notification, that operation alone is undone.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.plugin import Placement
 from capcard_sched.framework.session.report import TaskOutcome
 from capcard_sched.model.annotations import QUEUE_ALLOCATION_GATE
 from capcard_sched.model.intents import Bind, Evict
-from capcard_sched.model.status import ALLOCATED, PIPELINED, TaskStatus
+from capcard_sched.model.kube_groups import kube_name
+from capcard_sched.model.status import ALLOCATED, BINDING, BOUND, PIPELINED, RUNNING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.intents import ClaimBinding
     from capcard_sched.model.job import Job, Node, Task
+    from capcard_sched.model.status import TaskStatus
+
+
+#: Statuses of tasks that keep their node.
+_STAYING: Final = (ALLOCATED, BINDING, BOUND, RUNNING)
 
 
 class _EvictionRecord(NamedTuple):
@@ -35,6 +41,12 @@ class _EvictionRecord(NamedTuple):
     cause: tuple[str, str]
     #: The names that were not marked as changed before.
     unmarked: list[tuple[set[str], str]]
+
+
+def _whole_group(job: Job | None) -> tuple[str, str] | UnsetType:
+    """Name and uid of a PodGroup of `scheduling.k8s.io` of which no pod stays on a node; unset for others."""
+    name = kube_name(job.name) if job is not None else ""
+    return UNSET if job is None or not name or job.count(_STAYING) else (name, job.uid)
 
 
 class Statement:
@@ -182,7 +194,15 @@ class Statement:
                 by, queue = record.cause
                 session.results.add_eviction(
                     Evict(
-                        task.namespace, task.name, task.uid, record.reason, record.message, record.node.name, by, queue
+                        task.namespace,
+                        task.name,
+                        task.uid,
+                        record.reason,
+                        record.message,
+                        record.node.name,
+                        by,
+                        queue,
+                        _whole_group(task.job),
                     )
                 )
             elif record.tasks[0].status is ALLOCATED:

@@ -15,7 +15,9 @@ from capcard_sched.controllers.objects import (
     COMMAND,
     CRON_JOB,
     DEPLOYMENT,
+    HYPER_NODE,
     JOB,
+    NODE,
     POD,
     POD_GROUP,
     PRIORITY_CLASS,
@@ -211,6 +213,13 @@ def _trim_owner(record: WatchedObject) -> WatchedObject:
     return WatchedObject(_trim_whole(record).metadata, record.spec)
 
 
+def _trim_node(record: NameRecord) -> NameRecord:
+    meta = record.metadata
+    kept = MetaRecord(meta.name, None, meta.uid, meta.resource_version, meta.creation_timestamp)
+    kept = msgspec.structs.replace(kept, labels=meta.labels, deletion_timestamp=meta.deletion_timestamp)
+    return NameRecord(kept)
+
+
 def _trim_name(record: NameRecord) -> NameRecord:
     meta = record.metadata
     kept = MetaRecord(meta.name, meta.namespace, meta.uid, meta.resource_version, meta.creation_timestamp)
@@ -219,6 +228,8 @@ def _trim_name(record: NameRecord) -> NameRecord:
 
 #: Seconds for which changes of pods wait for further ones: a Job is reconciled once for the pods that start together.
 _GATHER_PODS: Final = 0.05
+#: Seconds for which changes of node labels wait for further ones: all HyperNodes are compared after each.
+_GATHER_NODES: Final = 1.0
 #: Of objects that are patched with a precondition every version counts.
 _VERSIONED: Final = ("metadata.resource_version", "spec", "status")
 
@@ -236,13 +247,16 @@ _ROWS: Final[Mapping[str, _TrimRule]] = {
     JOB: _TrimRule(WatchedObject, _trim_whole, _VERSIONED),
     CRON_JOB: _TrimRule(WatchedObject, _trim_whole, _VERSIONED),
     COMMAND: _TrimRule(WatchedObject, _trim_whole),
+    NODE: _TrimRule(NameRecord, _trim_node, ()),
+    HYPER_NODE: _TrimRule(WatchedObject, _trim_whole, ("spec",)),
     REPLICA_SET: _TrimRule(WatchedWorkload, _trim_whole),
     STATEFUL_SET: _TrimRule(WatchedWorkload, _trim_whole),
     PRIORITY_CLASS: _TrimRule(WatchedObject, _trim_whole, ("value",)),
     CLAIM: _TrimRule(NameRecord, _trim_name, ()),
 }
 #: Kinds whose absence a controller can do without.
-_OPTIONAL: Final = frozenset({PRIORITY_CLASS, CLAIM, CRON_JOB, NAMESPACE_QUEUE})
+_OPTIONAL: Final = frozenset({PRIORITY_CLASS, CLAIM, CRON_JOB, NAMESPACE_QUEUE, NODE, HYPER_NODE})
+_GATHER: Final = {POD: _GATHER_PODS, NODE: _GATHER_NODES}
 
 
 class WatchedRecords:
@@ -281,7 +295,7 @@ class WatchedRecords:
             reads=row.reads,
             written=kind not in self.owners,
             explained=False,
-            gather=_GATHER_PODS if kind == POD else WatchedKind.gather,
+            gather=_GATHER.get(kind, WatchedKind.gather),
         )
 
     def decode_change(self, kind: str, body: bytes) -> RecordChanged | None:

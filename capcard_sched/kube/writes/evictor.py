@@ -10,9 +10,12 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from capcard_sched.kube.errors import RequestError, RetryClass
 from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes import requests
+from capcard_sched.kube.writes.lru import Lru
 from capcard_sched.kube.writes.write_backoff import RefusedWrites, WriteBackoff
 from capcard_sched.kube.writes.write_call import (
     DONE,
@@ -25,6 +28,7 @@ from capcard_sched.kube.writes.write_call import (
 )
 from capcard_sched.model.deltas import EvictFailed, ObjectGone
 from capcard_sched.model.intents import EmitEvent, ObjectRef
+from capcard_sched.model.kube_groups import DISRUPTION_TARGET, KUBE_GROUP, disruption
 from capcard_sched.model.objects import PodConditionObject
 from capcard_sched.model.pod_facts import group_of
 
@@ -40,6 +44,8 @@ _REFUSALS: Final = WriteBackoff(first=1.0, longest=60.0)
 
 #: Cause of a rejection by a disruption budget; any other 429 means that the server is overloaded.
 _BUDGET = "DisruptionBudget"
+#: PodGroups that are remembered as marked.
+_MARKED: Final = 4096
 #: Number of server errors after which an eviction counts as rejected: unlike a binding, it needs no certain outcome.
 _MAX_ERRORS = 5
 
@@ -112,7 +118,9 @@ class PodEvictor(CallWriter[EvictionCall]):
         resume: Callable[[EvictionCall], None],
     ) -> None:
         super().__init__(context)
-        self._preempting = f"{scheduler_name}: preempting to accommodate a higher priority pod"
+        self._disruption = disruption(scheduler_name)
+        #: Uids of PodGroups of `scheduling.k8s.io` whose condition is written.
+        self._marked: Lru[str, bool] = Lru(_MARKED)
         self._use_eviction_api = use_eviction_api
         self._stamp = stamp
         self._resume = resume
@@ -186,8 +194,9 @@ class PodEvictor(CallWriter[EvictionCall]):
         now = self._stamp()
         conditions = (
             PodConditionObject("Ready", "False", "Evict", eviction_message(evict), now),
-            PodConditionObject("DisruptionTarget", "True", "PreemptionByScheduler", self._preempting, now),
+            PodConditionObject(DISRUPTION_TARGET, *self._disruption, now),
         )
+        await self._mark_group(call, now)
         try:
             response = await self.gate.send(
                 self.client,
@@ -206,6 +215,28 @@ class PodEvictor(CallWriter[EvictionCall]):
             return None
         call.live_pod = decode_pod(response)
         return None
+
+    async def _mark_group(self, call: EvictionCall, now: str) -> None:
+        """Write the condition of a PodGroup that is evicted as a whole, before its first pod is deleted."""
+        group = call.evict.whole_group
+        if isinstance(group, msgspec.UnsetType) or self._marked.get(group[1]):
+            return
+        name, uid = group
+        try:
+            await self.gate.send(
+                self.client,
+                call.term,
+                "PATCH",
+                object_path(KUBE_GROUP, call.evict.namespace, name, "status"),
+                body=requests.kube_group_condition(uid, self._disruption, now, DISRUPTION_TARGET),
+                content_type=requests.STRATEGIC,
+            )
+        except RequestError as error:
+            if error.retry_class is not RetryClass.ABSENT and not error.is_uid_mismatch:
+                self.observer.write_failed("PodGroup", error.status, error.text)
+                if error.is_temporary and not self._use_eviction_api:
+                    raise
+        self._marked.put(uid, True)
 
     async def classify(self, call: EvictionCall, error: RequestError) -> WriteOutcome:
         """Unlike a binding, an eviction needs no certain outcome: a repeated one has no effect."""

@@ -106,10 +106,12 @@ def group_status(update: UpdatePodGroup) -> bytes:
     return _encode({"metadata": {"uid": update.uid} if update.uid else {}, "status": status})
 
 
-def kube_group_condition(uid: str, condition: tuple[str, str, str], stamp: str) -> bytes:
-    """A strategic merge patch of the condition of a PodGroup of `scheduling.k8s.io`: status, reason, message."""
+def kube_group_condition(
+    uid: str, condition: tuple[str, str, str], stamp: str, kind: str = INITIALLY_SCHEDULED
+) -> bytes:
+    """A strategic merge patch of a condition of a PodGroup of `scheduling.k8s.io`: status, reason, message."""
     status, reason, message = condition
-    row = {"type": INITIALLY_SCHEDULED, "status": status, "reason": reason, "message": message}
+    row = {"type": kind, "status": status, "reason": reason, "message": message}
     return _encode({"metadata": {"uid": uid}, "status": {"conditions": [{**row, "lastTransitionTime": stamp}]}})
 
 

@@ -191,6 +191,12 @@ class StatusCall(WriteCall):
             theirs = older.intent
             if isinstance(theirs, _ANNOTATIONS) and getattr(theirs, "uid", "") == getattr(mine, "uid", ""):
                 self.intent = msgspec.structs.replace(mine, annotations={**theirs.annotations, **mine.annotations})
+        if isinstance(mine, UpdatePodGroup) and isinstance(older, StatusCall):
+            before = older.intent
+            if isinstance(before, UpdatePodGroup) and before.uid == mine.uid and kube_name(mine.name):
+                # A group that started once stays so.
+                has_started = kube_condition(before.phase, "")[0] == "True"
+                self.intent = before if has_started else mine
         return super().merge(older)
 
 
@@ -300,7 +306,9 @@ class Statuses(CallWriter[StatusCall]):
     async def _write_kube_group(self, intent: UpdatePodGroup, name: str, term: int) -> None:
         """The condition of a PodGroup of `scheduling.k8s.io`, when it changed: phase and counts are internal."""
         condition = kube_condition(intent.phase, unschedulable_text(intent.conditions))
-        if self._kube_conditions.get(intent.uid) == condition:
+        written = self._kube_conditions.get(intent.uid)
+        is_final = intent.started is True or (written is not None and written[0] == "True")
+        if written == condition or (is_final and condition[0] != "True"):
             return
         body = requests.kube_group_condition(intent.uid, condition, self._stamp())
         path = object_path(KUBE_GROUP, intent.namespace, name, "status")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from cyclopts import App
 
@@ -53,7 +55,7 @@ def test_a_flag_without_effect_has_its_reason() -> None:
         "--tls-private-key-file=/key",
         "--lock-object-namespace=volcano-system",
         "--worker-threads-for-cronjob=3",
-        "--controllers=*,-sharding-controller,-hyperNode-controller",
+        "--controllers=*,-sharding-controller,-hyperNode-controller",  # Volcano's spelling
     )
     assert options.problems() == []
     assert options.given()["--feature-gates"] == (
@@ -71,7 +73,7 @@ def test_a_flag_without_effect_has_its_reason() -> None:
         "--tls-private-key-file",
         "--worker-threads-for-cronjob",
     ]
-    assert options.enabled == {*NAMES}
+    assert options.enabled == {*NAMES} - {"hypernode-controller"}
 
 
 def test_a_controller_of_volcano_that_does_not_exist_here_has_no_effect() -> None:
@@ -110,3 +112,26 @@ def test_the_controllers_to_run(given: list[str], enabled: set[str]) -> None:
 def test_flags_that_do_not_fit_together_are_named(words: list[str], problem: str) -> None:
     (found,) = parse(*words).problems()
     assert problem in found
+
+
+_DISCOVERY = """
+networkTopologyDiscovery:
+- source: label
+  enabled: true
+  config: {networkTopologyTypes: {t: [nodeLabel: rack, nodeLabel: kubernetes.io/hostname]}}
+"""
+
+
+def test_the_configuration_of_hyper_nodes_is_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "volcano-controller.conf"
+    file.write_text(_DISCOVERY)
+    options = parse(f"--network-topology-discovery={file}")
+    assert (options.problems(), options.given()) == ([], {})
+    assert [(each.name, each.labels) for each in options.discovery().types] == [("t", ("rack",))]
+    excluded = parse(f"--network-topology-discovery={file}", "--controllers=-hypernode-controller")
+    assert excluded.given() == {"--network-topology-discovery": "--controllers excludes hypernode-controller"}
+    file.write_text(_DISCOVERY.replace("source: label", "source: ufm"))
+    place = f"--network-topology-discovery: {file}: networkTopologyDiscovery[0].source"
+    assert options.problems() == [f"{place}: 'ufm' is not supported; accepted: label"]
+    file.unlink()
+    assert options.problems() == [f"--network-topology-discovery: {file}: No such file or directory"]

@@ -352,6 +352,40 @@ def test_a_changed_subgroup_policy_is_checked(old: Any, new: Any, fields: list[s
     assert [finding.field for finding in check_pod_group_update(fresh, stored).errors] == fields
 
 
+_SELECTOR = {"podGroupSelector": {"matchLabels": {"a": "b"}}}
+
+
+@pytest.mark.parametrize(
+    "side, term, field, message",
+    [
+        ("required", {**_SELECTOR, "topologyTier": 1}, None, ""),
+        ("required", {**_SELECTOR, "topologyTierName": "rack"}, None, ""),
+        ("preferred", {**_SELECTOR, "topologyTier": 0, "weight": 100}, None, ""),
+        ("required", {"podGroupSelector": {}, "topologyTier": 1}, None, ""),
+        ("required", {"topologyTier": 1}, ".podGroupSelector", "is required"),
+        ("required", {**_SELECTOR}, "", "has none of topologyTierName and topologyTier"),
+        ("required", {**_SELECTOR, "topologyTier": 1, "topologyTierName": "r"}, "", "has both of topologyTierName"),
+        ("required", {**_SELECTOR, "topologyTier": -1}, ".topologyTier", "is no tier"),
+        ("required", {**_SELECTOR, "topologyTier": 1, "weight": 5}, ".weight", "is not accepted in a required term"),
+        ("preferred", {**_SELECTOR, "topologyTier": 1}, ".weight", "is required in a preferred term"),
+        ("preferred", {**_SELECTOR, "topologyTier": 1, "weight": 101}, ".weight", "is required in a preferred term"),
+        ("preferred", 5, "", "is no term"),
+    ],
+)
+def test_a_malformed_affinity_between_groups_is_rejected(side: str, term: Any, field: str | None, message: str) -> None:
+    """As in Volcano, also while no plugin reads the field."""
+    fresh = pod_group("research")
+    fresh["spec"]["topologyAffinity"] = {"podGroupAntiAffinity": {side: [term]}}
+    place = f"spec.topologyAffinity.podGroupAntiAffinity.{side}[0]{field}"
+    for errors in (
+        check_new_pod_group(fresh, view()).errors,
+        check_pod_group_update(fresh, pod_group("research")).errors,
+    ):
+        assert [found.field for found in errors] == ([] if field is None else [place])
+        assert all(message in found.message for found in errors)
+    assert check_pod_group_update(fresh, fresh).errors == [], "a stored term is kept"
+
+
 @pytest.mark.parametrize(
     "key, value",
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from capcard_sched.controllers.cronjobs import CronJobController
+from capcard_sched.controllers.hyper_nodes import HyperNodeController
 from capcard_sched.controllers.jobs.job_controller import JobController
 from capcard_sched.controllers.jobs.plugins.job_plugin import KeyPair
 from capcard_sched.controllers.namespace_queues import NamespaceQueueController
@@ -45,7 +46,9 @@ def restart_controllers(cluster: SimulatedCluster, scheduler: str) -> None:
     }
     for runner in cluster._controllers:
         if isinstance(runner, ControllerRunner):
-            runner._controller = fresh[type(runner._controller)]
+            former = runner._controller
+            types = former.types if isinstance(former, HyperNodeController) else ()
+            runner._controller = HyperNodeController(types) if types else fresh[type(former)]
             runner._queue.clear()
             for timer in runner._timers.values():
                 timer.cancel()
@@ -196,7 +199,7 @@ class ClusterBench:
         ]
 
 
-_CLUSTER_SCOPED = ("Queue", "Node", "Namespace", "PriorityClass", "PersistentVolume", "StorageClass")
+_CLUSTER_SCOPED = ("Queue", "Node", "Namespace", "PriorityClass", "PersistentVolume", "StorageClass", "HyperNode")
 API = {
     "Job": "batch.volcano.sh/v1alpha1",
     "Command": "bus.volcano.sh/v1alpha1",

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from capcard_sched.model.topology_discovery import read_discovery
 from capcard_sched.simulation.workloads.volumes import give_volume, volume_refusal
 from tests.scenarios.controllers.scenario_steps import policy_list
 from tests.scenarios.notation import is_statement, manifest
@@ -109,6 +110,27 @@ class Script:
         for each in tasks:
             each["replicas"] = int(replicas) if each["name"] == task else each["replicas"]
         self.bench.patch("Job", job, {"spec": {"tasks": tasks}})
+
+    def discover(self, types: str) -> None:
+        """HyperNodes from node labels: labels of each type from the widest domain down, the last of them the node."""
+        found = {name: [{"nodeLabel": label} for label in labels] for name, labels in _body(types).items()}
+        source = {"source": "label", "enabled": True, "config": {"networkTopologyTypes": found}}
+        config = read_discovery(json.dumps({"networkTopologyDiscovery": [source]}))
+        assert not config.problems, config.problems
+        self.bench.cluster.discover(config.types)
+        self.bench.cluster.settle()
+
+    def label(self, node: str, labels: str) -> None:
+        """Labels of a node, which may be new; null removes one."""
+        if self.bench.find("Node", node) is None:
+            self.bench.create("Node", node, status={"allocatable": {"cpu": "64"}})
+        self.bench.patch("Node", node, {"metadata": {"labels": _body(labels)}})
+
+    def members(self, name: str, tier: str, *members: str) -> None:
+        """Tier and members of a HyperNode."""
+        found = self._object("HyperNode", name)["spec"]
+        listed = [member["selector"]["exactMatch"]["name"] for member in found["members"]]
+        assert (str(found["tier"]), listed) == (tier, [*members]), found
 
     def delete(self, kind: str, *names: str) -> None:
         for name in names:
