@@ -182,7 +182,7 @@ class ApiWriter:
     async def perform(self, call: WriteCall) -> WriteOutcome:
         """Send a call once, in the task of its caller, who decides on another attempt. Raises LeadershipLost.
 
-        Statuses and events wait meanwhile, as for a binding. Returns after the pause that the outcome asks for.
+        Statuses and events wait meanwhile, as for a binding. Returns after the pause of the outcome.
         """
         call.since = self._clock()
         self._in_flight += 1
