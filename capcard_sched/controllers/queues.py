@@ -138,7 +138,7 @@ class QueueController:
         if parent is not None and not action:
             if state_of(parent) in _SHUT and state == OPEN:
                 action, mark, state = CLOSE_QUEUE, "true", next_state(state, CLOSE_QUEUE, groups)
-            elif state_of(parent) == OPEN and state in _SHUT and mark == "true":
+            elif state_of(parent) == OPEN and mark == "true":
                 action, mark, state = OPEN_QUEUE, "false", OPEN
         changes = self._changes(queue, state, mark, counts if self._write_counts else None)
         if action == CLOSE_QUEUE and state_of(queue) not in _SHUT:
@@ -162,7 +162,7 @@ class QueueController:
         return Result(writes, until)
 
     def _changes(self, queue: JsonObject, state: str, mark: str | None, counts: object) -> list[Write]:
-        """Annotation and parent first: a queue that is closed without its mark would stay closed."""
+        """The mark is written before a queue closes and after it opens: one that is closed without it stays closed."""
         key, uid = Key(QUEUE, "", meta(queue)["name"]), meta(queue)["uid"]
         writes: list[Write] = []
         patch: JsonObject = {}
@@ -180,7 +180,8 @@ class QueueController:
         changed = merge_diff(present, wanted)
         if changed:
             lazy = "state" not in changed
-            writes.append(Patch(key, {"status": changed}, uid=uid, subresource="status", lazy=lazy))
+            write = Patch(key, {"status": changed}, uid=uid, subresource="status", lazy=lazy)
+            writes.insert(0 if state == OPEN else len(writes), write)
         return writes
 
     def failed(self, view: View, key: Key, now: float, failure: Failure) -> Result:

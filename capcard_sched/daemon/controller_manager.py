@@ -43,7 +43,6 @@ from capcard_sched.kube.controllers.records import WatchedRecords
 from capcard_sched.kube.controllers.write_executor import WriteExecutor
 from capcard_sched.kube.informers import Informers
 from capcard_sched.kube.writes.api_writer import LOW_WORKERS, ApiWriter
-from capcard_sched.kube.writes.leadership_gate import LeadershipGate
 from capcard_sched.model.deltas import ObjectGone
 from capcard_sched.model.namespace_queues import NAMESPACE_QUEUE
 
@@ -59,8 +58,6 @@ if TYPE_CHECKING:
 _CONFIRM_SECONDS: Final = 5.0
 _DRAIN_SECONDS: Final = 1.0
 _RELEASE_SECONDS: Final = 1.0
-#: Seconds between two writes that only show progress, per object.
-_JOB_PROGRESS, _QUEUE_PROGRESS = 1.0, 5.0
 _READERS: Final = 8
 
 
@@ -126,20 +123,17 @@ class ControllerManager(HealthState):
                 options.leader_elect_resource_name,
                 self,
             )
-            self._gate = LeadershipGate(self._leadership.time_left)
-            self._events = ApiWriter(
+            self._writer = ApiWriter(
                 self._client,
                 lambda _: None,
                 observer,
                 time_left=self._leadership.time_left,
-                binders=1,
+                binders=workers,
                 scheduler_name=COMPONENT,
             )
             self._executor = WriteExecutor(
-                self._client,
-                self._gate,
+                self._writer,
                 self._cache,
-                emit=lambda event: self._events.submit([event]),
                 count=self._metrics.count,
                 clock=time.time,
                 records=self._records,
@@ -186,7 +180,7 @@ class ControllerManager(HealthState):
     async def _work(self) -> None:
         parts = [
             self._informers.run(),
-            self._events.run(),
+            self._writer.run(),
             self._confirm(),
             self._report_sync(),
             *self._leadership.parts(),
@@ -200,7 +194,7 @@ class ControllerManager(HealthState):
             self._loops = []
             if self._term is not None:
                 await asyncio.wait({self._term})
-            await self._events.drain(_DRAIN_SECONDS)
+            await self._writer.drain(_DRAIN_SECONDS)
             await self._leadership.release(_RELEASE_SECONDS, binds_in_flight=0)
             await cancel(tasks)
             self._log.info("stopped")
@@ -214,8 +208,8 @@ class ControllerManager(HealthState):
         self._cache.observed = False
 
     def stand_by(self) -> None:
-        self._gate.revoke()
-        self._events.reset()
+        """Drop queued writes."""
+        self._writer.reset()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a term of leadership."""
@@ -234,10 +228,9 @@ class ControllerManager(HealthState):
                 controller,
                 self._cache,
                 self._executor,
-                term=self._gate.term,
+                term=self._executor.gate.term,
                 workers=workers,
                 max_requeue=self._options.max_requeue_num,
-                lazy_seconds=_QUEUE_PROGRESS if name == "queue-controller" else _JOB_PROGRESS,
                 clock=time.time,
                 steady=time.monotonic,
                 report=self._pass_failed,

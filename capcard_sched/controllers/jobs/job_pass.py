@@ -197,7 +197,8 @@ class JobPass:
         recorded = status(self._job).get("taskStatusCount") or {}
         found, delayed = self._members(), self._records.evicted()
         actions = []
-        for event in job_events(self._spec, found, self._group, recorded):
+        is_outdated = self._group is not None and is_of_version(self._group, self._version) is False
+        for event in job_events(self._spec, found, None if is_outdated else self._group, recorded):
             if (action := self._policies.action_for(event)).action == SYNC:
                 continue
             delay = action.delay

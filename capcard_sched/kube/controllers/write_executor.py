@@ -1,9 +1,8 @@
-"""Makes the writes of controllers: creations, merge patches and deletions with preconditions, never a full update."""
+"""Writes of controllers as calls: creations, merge patches and deletions with preconditions, never a full update."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -14,8 +13,11 @@ from capcard_sched.controllers.objects import Key, key_of
 from capcard_sched.controllers.view import COMPONENT, Create, Delete, Increment, Observe, Patch, Write, is_as_good
 from capcard_sched.kube.client import ApiError, get
 from capcard_sched.kube.controllers.records import BUILT_IN, WatchedRecords
-from capcard_sched.kube.errors import RequestError, RetryClass
+from capcard_sched.kube.errors import RequestError
+from capcard_sched.kube.writes.leadership_gate import RequestParts
 from capcard_sched.kube.writes.requests import MERGE
+from capcard_sched.kube.writes.write_backoff import WriteBackoff
+from capcard_sched.kube.writes.write_call import DONE, CallWriter, WriteCall, WriteOutcome, WriteResult
 from capcard_sched.model.intents import EmitEvent
 from capcard_sched.model.timestamps import format_timestamp
 
@@ -23,10 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from capcard_sched.controllers.objects import JsonObject
-    from capcard_sched.kube.client import Client
     from capcard_sched.kube.controllers.object_cache import ObjectCache
     from capcard_sched.kube.controllers.records import RecordChanged
-    from capcard_sched.kube.writes.leadership_gate import LeadershipGate
+    from capcard_sched.kube.writes.api_writer import ApiWriter
 
 #: Creations and deletions of one object that are on their way at a time.
 _PARALLEL: Final = 16
@@ -34,72 +35,126 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, object]).decode
 
 
-class WriteFailedError(Exception):
-    """A write that the API server refused, or to which it did not respond."""
+class ObjectCall(WriteCall):
+    """A write to one object."""
 
-    def __init__(self, write: Write, error: RequestError) -> None:
-        super().__init__(str(error))
+    __slots__ = ("object_key", "write")
+
+    def __init__(self, writer: WriteExecutor, write: Create | Patch | Delete, term: int) -> None:
+        super().__init__(writer, term)
         self.write = write
-        self.error = error
-
-    @property
-    def text(self) -> str:
-        """The response of the API server."""
-        return self.error.text
-
-    @property
-    def is_refusal(self) -> bool:
-        """Whether the same write would be refused again."""
-        return self.is_conflict or self.error.retry_class is RetryClass.REFUSED
-
-    @property
-    def is_conflict(self) -> bool:
-        """Whether the object was changed meanwhile: the next pass reads it anew."""
-        return self.error.retry_class is RetryClass.CONFLICT
+        #: Of the object, also of one that is to be created.
+        self.object_key = Key(write.object["kind"], *key_of(write.object)) if isinstance(write, Create) else write.key
 
 
-class WriteExecutor:
-    """Sends writes while this process leads, and applies the responses to the cache."""
+class WriteFailedError(Exception):
+    """A write that is neither committed nor superfluous."""
+
+    def __init__(self, write: Write, outcome: WriteOutcome) -> None:
+        super().__init__(outcome.message)
+        self.write = write
+        self.outcome = outcome
+
+
+class WriteExecutor(CallWriter[ObjectCall]):
+    """Sends the writes of passes through the dispatcher of calls, and applies the responses to the cache.
+
+    A pass that failed is repeated, not its write: the next pass decides from what is true then.
+    """
+
+    #: Between passes over an object that failed.
+    backoff = WriteBackoff(first=0.005, longest=180.0)
 
     def __init__(
         self,
-        client: Client,
-        gate: LeadershipGate,
+        writer: ApiWriter,
         cache: ObjectCache,
         *,
-        emit: Callable[[EmitEvent], None],
         count: Callable[[Increment | Observe], None],
         clock: Callable[[], float],
         records: WatchedRecords = BUILT_IN,
     ) -> None:
         """`clock` in unix seconds."""
+        super().__init__(writer.context)
+        self._perform = writer.perform
         self._records = records
-        self._client = client
-        self._gate = gate
         self._cache = cache
-        self._emit = emit
         self._count = count
-        self._clock = clock
+        self._unix = clock
 
     async def execute(self, writes: Sequence[Write], term: int) -> None:
         """Make the writes in order; creations, or deletions, that follow each other go together.
 
         Raises WriteFailedError for the first that failed, and LeadershipLost.
         """
-        batch: list[Create | Delete] = []
+        batch: list[Create | Patch | Delete] = []
         for write in writes:
-            if batch and (type(write) is not type(batch[0]) or len(batch) == _PARALLEL):
+            if batch and (type(write) is not type(batch[0]) or isinstance(write, Patch) or len(batch) == _PARALLEL):
                 await self._together(batch, term)
                 batch = []
-            if isinstance(write, Create | Delete):
+            if isinstance(write, Create | Patch | Delete):
                 batch.append(write)
-            elif isinstance(write, Patch):
-                await self._patch(write, term)
             elif isinstance(write, EmitEvent):
-                self._emit(write)
+                self.context.submit([write])
             else:
                 self._count(write)
         await self._together(batch, term)
+
+    async def _together(self, batch: Sequence[Create | Patch | Delete], term: int) -> None:
+        calls = [self._perform(ObjectCall(self, write, term)) for write in batch]
+        outcomes = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls, return_exceptions=True)
+        for write, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+            if outcome.result not in (WriteResult.DONE, WriteResult.GONE):
+                raise WriteFailedError(write, outcome)
+
+    async def attempt(self, call: ObjectCall) -> WriteOutcome:
+        """Send a write. Raises LeadershipLost, ApiError and Unreachable."""
+        write, key, parts = call.write, call.object_key, RequestParts()
+        body: JsonObject
+        if isinstance(write, Create):
+            method, path, body = "POST", self._records.resources[key.kind].collection(key.namespace), write.object
+        elif isinstance(write, Patch):
+            method, path, body = "PATCH", self._records.path_of(key, write.subresource), dict(write.patch)
+            if given := _preconditions(write):
+                body["metadata"] = {**(body.get("metadata") or {}), **given}
+            parts = RequestParts(params={"fieldManager": COMPONENT}, content_type=MERGE)
+        else:
+            method, path, body = "DELETE", self._records.path_of(key), {"apiVersion": "v1", "kind": "DeleteOptions"}
+            if given := _preconditions(write):
+                body["preconditions"] = given
+            body["propagationPolicy"] = "Foreground" if write.foreground else "Background"
+        parts["body"] = _encode(body)
+        response = await self.gate.send(self.client, call.term, method, path, **parts)
+        if isinstance(write, Delete):
+            self._deleted(write)
+        else:
+            self._apply(key.kind, response)
+        return DONE
+
+    async def classify(self, call: ObjectCall, error: RequestError) -> WriteOutcome:
+        """GONE leaves nothing to bring in line; a creation needs a free name and the namespace."""
+        outcome, write = await super().classify(call, error), call.write
+        if error.is_uid_mismatch or (isinstance(write, Delete) and not write.version and error.status == 409):
+            return outcome._replace(result=WriteResult.GONE)  # another object has the name
+        if outcome.result is WriteResult.GONE and not isinstance(write, Patch):
+            if isinstance(write, Create):
+                return outcome._replace(result=WriteResult.AGAIN)
+            self._deleted(write)
+        elif outcome.result is WriteResult.CONFLICT:
+            # The watch may be behind what the conflict is about.
+            found = await self._read_again(call.object_key)
+            if isinstance(write, Create) and found is None:
+                return outcome._replace(result=WriteResult.AGAIN)
+            if isinstance(write, Create) and found is not None:
+                # Ours, by a response that was lost, or one that may be adopted.
+                will_do = is_as_good(found, write) and not found["metadata"].get("deletionTimestamp")
+                return DONE if will_do else outcome._replace(result=WriteResult.REFUSED)
+        return outcome
+
+    def observe(self, call: ObjectCall, outcome: WriteOutcome) -> None:
+        """The loop reports the passes that failed."""
 
     async def fetch(self, key: Key) -> JsonObject | None:
         """Read an object that is not watched. Raises ApiError and Unreachable."""
@@ -118,90 +173,22 @@ class WriteExecutor:
 
     async def read(self, key: Key) -> RecordChanged | None:
         """Read an object that is watched. Raises ApiError and Unreachable."""
-        return await get(self._client, self._records.path_of(key), partial(self._records.decode_change, key.kind))
+        return await get(self.client, self._records.path_of(key), partial(self._records.decode_change, key.kind))
 
-    async def _together(self, batch: Sequence[Create | Delete], term: int) -> None:
-        if len(batch) == 1:
-            await self._one(batch[0], term)
-        elif batch:
-            outcomes = await asyncio.gather(*(self._one(write, term) for write in batch), return_exceptions=True)
-            for outcome in outcomes:
-                if isinstance(outcome, BaseException):
-                    raise outcome
-
-    async def _one(self, write: Create | Delete, term: int) -> None:
+    async def _read_again(self, key: Key) -> JsonObject | None:
+        """The present object, which the cache gets, too; None when it cannot be read."""
         try:
-            if isinstance(write, Create):
-                await self._create(write, term)
-            else:
-                await self._delete(write, term)
-        except RequestError as error:
-            raise WriteFailedError(write, error) from error
-
-    async def _create(self, write: Create, term: int) -> None:
-        namespace, name = key_of(write.object)
-        key = Key(write.object["kind"], namespace, name)
-        path = self._records.resources[key.kind].collection(namespace)
-        try:
-            body = await self._gate.send(self._client, term, "POST", path, body=_encode(write.object))
-        except ApiError as error:
-            if error.status == HTTPStatus.CONFLICT and await self._exists_for(write, key):
-                return
-            raise
-        self._apply(key.kind, body)
-
-    async def _exists_for(self, write: Create, key: Key) -> bool:
-        """Whether what exists under the name will do: ours by a response that was lost, or one that may be adopted."""
-        found = await self._get(key)
-        metadata = found.get("metadata") or {}
+            found = await self._get(key)
+        except RequestError:
+            return None
         self._apply(key.kind, _encode(found))
-        if metadata.get("deletionTimestamp"):
-            return False
-        return is_as_good(found, write)
+        return found
 
-    async def _patch(self, write: Patch, term: int) -> None:
-        body = dict(write.patch)
-        given = _preconditions(write)
-        if given:
-            body["metadata"] = {**(body.get("metadata") or {}), **given}
-        path = self._records.path_of(write.key, write.subresource)
-        params = {"fieldManager": COMPONENT}
-        try:
-            response = await self._gate.send(
-                self._client, term, "PATCH", path, params=params, body=_encode(body), content_type=MERGE
-            )
-        except RequestError as error:
-            if error.retry_class is RetryClass.ABSENT or error.is_uid_mismatch:
-                return  # it is gone: nothing is left to bring in line
-            if error.retry_class is RetryClass.CONFLICT:
-                await self._refresh(write.key)
-            raise WriteFailedError(write, error) from error
-        self._apply(write.key.kind, response)
-
-    async def _refresh(self, key: Key) -> None:
-        """The watch may be behind what a conflict was about."""
-        with contextlib.suppress(RequestError):
-            found = await self.read(key)
-            if found is not None:
-                self._cache.apply(found, confirmed=False)
-
-    async def _delete(self, write: Delete, term: int) -> None:
-        options: JsonObject = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        given = _preconditions(write)
-        if given:
-            options["preconditions"] = given
-        options["propagationPolicy"] = "Foreground" if write.foreground else "Background"
-        try:
-            await self._gate.send(self._client, term, "DELETE", self._records.path_of(write.key), body=_encode(options))
-        except ApiError as error:
-            if error.status == HTTPStatus.CONFLICT and not write.version:
-                return  # another object has the name
-            if error.status != HTTPStatus.NOT_FOUND:
-                raise
-        self._cache.deleted(write.key, write.uid, format_timestamp(self._clock()))
+    def _deleted(self, write: Delete) -> None:
+        self._cache.deleted(write.key, write.uid, format_timestamp(self._unix()))
 
     async def _get(self, key: Key) -> JsonObject:
-        found: JsonObject = dict(_decode(await self._client.request("GET", self._records.path_of(key))))
+        found: JsonObject = dict(_decode(await self.client.request("GET", self._records.path_of(key))))
         return found
 
     def _apply(self, kind: str, body: bytes) -> None:

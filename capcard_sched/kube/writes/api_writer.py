@@ -21,10 +21,10 @@ from capcard_sched.kube.writes.event_correlator import EventCorrelator
 from capcard_sched.kube.writes.events import EventCall, EventNames, EventWriter
 from capcard_sched.kube.writes.evictor import EvictionCall, EvictionGroup, PodEvictor
 from capcard_sched.kube.writes.leadership_gate import LeadershipGate, LeadershipLost
-from capcard_sched.kube.writes.status_rate_limiter import StatusRateLimiter
+from capcard_sched.kube.writes.status_rate_limiter import StatusRateLimiter, scheduler_policy
 from capcard_sched.kube.writes.statuses import StatusCall, Statuses, condition_key
 from capcard_sched.kube.writes.work_queue import IdleWorkers, WorkQueue
-from capcard_sched.kube.writes.write_call import WriteCall, WriterContext, WriteResult, merge_calls
+from capcard_sched.kube.writes.write_call import WriteCall, WriteOutcome, WriterContext, WriteResult, merge_calls
 from capcard_sched.model.intents import Bind, EmitEvent, Evict, Intent, ReleaseClaims, UpdatePodGroup
 from capcard_sched.model.timestamps import format_timestamp
 
@@ -107,9 +107,9 @@ class ApiWriter:
         self._statuses: _Calls = WorkQueue(merge_calls)
         self._events: _Calls = WorkQueue(merge_calls, MAX_EVENTS)
         self._urgent_idle, self._pre_bind_idle, self._low_idle = IdleWorkers(), IdleWorkers(), IdleWorkers()
-        self._rate_limiter = StatusRateLimiter()
+        self._rate_limiter = StatusRateLimiter(scheduler_policy)
         self._correlator = EventCorrelator(scheduler_name, EventNames())
-        base = WriterContext(client, self._gate, observer, clock, self._deliver_after, self.submit)
+        self.context = base = WriterContext(client, self._gate, observer, clock, self._deliver_after, self.submit)
         self._binder = Binder(
             base,
             fence=fence,
@@ -178,6 +178,22 @@ class ApiWriter:
             self._put_urgent(EvictionCall(self._evictor, evict, term, groups.get(evict.by)))
         self._report_lost()
         self._low_idle.wake(low)
+
+    async def perform(self, call: WriteCall) -> WriteOutcome:
+        """Send a call once, in the task of its caller, who decides on another attempt. Raises LeadershipLost.
+
+        Statuses and events wait meanwhile, as for a binding. Returns after the pause of the outcome.
+        """
+        call.since = self._clock()
+        self._in_flight += 1
+        try:
+            outcome = await call.writer.send(call)
+        finally:
+            self._in_flight -= 1
+            if not self._busy:
+                self._wake_low()
+        await asyncio.sleep(outcome.pause)
+        return outcome
 
     async def run(self) -> None:
         """Run the workers until cancelled."""
@@ -258,7 +274,7 @@ class ApiWriter:
             for series in self._correlator.pop_ready(self._now()):
                 self._put_event(series, self._gate.term, self._clock())
             self._report_lost()
-            self._low_idle.wake(LOW_WORKERS if self._statuses or self._events else 0)
+            self._wake_low()
 
     async def _quiesce(self, uid: str) -> None:
         """Discard the pod's condition and wait for its write in flight: a bound pod must not get PodScheduled=False."""
@@ -297,9 +313,12 @@ class ApiWriter:
             finally:
                 self._in_flight -= 1
             if not self._busy:
-                self._low_idle.wake(LOW_WORKERS if self._statuses or self._events else 0)
+                self._wake_low()
             if pause:
                 await asyncio.sleep(pause)
+
+    def _wake_low(self) -> None:
+        self._low_idle.wake(LOW_WORKERS if self._statuses or self._events else 0)
 
     def _next_urgent(self) -> _Item | None:
         """The next call; while closing, only bindings that may have been committed. The others stay in the backlog."""
@@ -361,11 +380,10 @@ class ApiWriter:
             queue.requeue(item, until)
             return 0.0
         call.since = item.since
-        call.attempts += 1
         outcome = None
         with contextlib.suppress(LeadershipLost):
             outcome = await writer.send(call)
-        if outcome is None or call.term != self._gate.term:
+        if outcome is None:
             queue.done(item.key)
         elif outcome.result is WriteResult.AGAIN:
             self._retry(queue, item, writer.wait(call, outcome), idle)

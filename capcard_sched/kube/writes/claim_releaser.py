@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from capcard_sched.kube.client import Client
-    from capcard_sched.kube.errors import RequestError
     from capcard_sched.kube.writes.write_call import WriterContext
     from capcard_sched.model.intents import Bind, ReleaseClaims
 
@@ -48,10 +47,6 @@ class ClaimReleaser(CallWriter[ReleaseCall]):
         if self._undo is not None and pod is not None and not pod.spec.node_name:
             await self._undo(client, call.pod)
         return DONE
-
-    async def classify(self, call: ReleaseCall, error: RequestError) -> WriteOutcome:  # noqa: ARG002 - one outcome
-        """Repeat a read that failed for now."""
-        return WriteOutcome.of(WriteResult.AGAIN if error.is_temporary else WriteResult.REFUSED, error)
 
     def observe(self, call: ReleaseCall, outcome: WriteOutcome) -> None:
         """The writes to claims are counted where they are sent."""

@@ -1,29 +1,41 @@
-"""Rate-limits status updates that differ from the last one only in numbers, and of pods only in the message.
+"""Rate-limits statuses of one object that are alike: those whose policy finds the same text in them.
 
-One more node changes the message of every pending pod: `0/11 nodes ...` becomes `0/12 nodes ...`. Such updates of
-PodGroups are written at doubling intervals, those of pods at the longest one; a change of the reason of a pod, or of
-text, phase or counts of a PodGroup is written at once.
+Such a status is written at doubling intervals, any other one at once. The policies of the scheduler ignore the numbers
+of a message: one more node changes the message of every pending pod, `0/11 nodes ...` becomes `0/12 nodes ...`. That of
+the controllers ignores counts.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from capcard_sched.kube.writes.lru import Lru
 from capcard_sched.model.intents import UpdatePodCondition, UpdatePodGroup
 from capcard_sched.model.reasons import without_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable, Mapping
 
     from capcard_sched.model.intents import Intent
 
-#: Seconds between two writes about one object that differ in numbers only: first and longest. Conditions expire after a
-#: minute, so the longest delay is shorter.
+S = TypeVar("S")
+
+#: Seconds between two writes about one object that are alike: first and longest. Conditions expire after a minute, so
+#: the longest delay is shorter.
 FIRST_SECONDS: Final = 1.0
 LONGEST_SECONDS: Final = 30.0
 #: Number of remembered objects.
 _CAPACITY: Final = 65_536
+
+
+class RatePolicy(NamedTuple, Generic[S]):
+    """The rate limit of statuses of a type."""
+
+    #: The part of a status that is written at once when it changes.
+    text_of: Callable[[S], object]
+    #: Seconds between two statuses with the same text; doubled each time.
+    first: float = FIRST_SECONDS
+    longest: float = LONGEST_SECONDS
 
 
 class _Written(NamedTuple):
@@ -32,10 +44,12 @@ class _Written(NamedTuple):
     interval: float
 
 
-class StatusRateLimiter:
+class StatusRateLimiter(Generic[S]):
     """Remembers the last write per object while it matters. Times are seconds of any monotonic clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy_of: Callable[[S], RatePolicy[Any] | None]) -> None:
+        """`policy_of`: the policy of a status; None without a rate limit."""
+        self._policy_of = policy_of
         self._written: Lru[Hashable, _Written] = Lru(_CAPACITY)
         #: Keys of delayed writes.
         self._delayed: set[Hashable] = set()
@@ -43,32 +57,30 @@ class StatusRateLimiter:
     def __len__(self) -> int:
         return len(self._written)
 
-    def delay_until(self, key: Hashable, intent: Intent, now: float) -> float | None:
+    def delay_until(self, key: Hashable, status: S, now: float) -> float | None:
         """Time until which the write must wait; None when it may be sent. Called right before sending."""
-        until = self._not_before(key, intent)
+        until = self.not_before(key, status)
         if until > now:
             self._delayed.add(key)
             return until
         self._delayed.discard(key)
         return None
 
-    def may_advance(self, key: Hashable, intent: Intent, now: float) -> bool:
+    def may_advance(self, key: Hashable, status: S, now: float) -> bool:
         """Whether a delayed write of this key may be sent at once, since its text changed."""
-        if key not in self._delayed or self._not_before(key, intent) > now:
+        if key not in self._delayed or self.not_before(key, status) > now:
             return False
         self._delayed.discard(key)
         return True
 
-    def record(self, key: Hashable, intent: Intent, now: float) -> None:
+    def record(self, key: Hashable, status: S, now: float) -> None:
         """Record a write."""
-        text = _without_counts(intent)
-        if text is None:
+        policy = self._policy_of(status)
+        if policy is None:
             return
-        last = self._written.get(key)
+        text, last = policy.text_of(status), self._written.get(key)
         repeats = last is not None and last.text == text and now - last.at <= 2 * last.interval
-        interval = min(2 * last.interval, LONGEST_SECONDS) if last is not None and repeats else FIRST_SECONDS
-        if isinstance(intent, UpdatePodCondition):
-            interval = LONGEST_SECONDS
+        interval = min(2 * last.interval, policy.longest) if last is not None and repeats else policy.first
         self._written.put(key, _Written(text, now, interval))
         self._written.drop_oldest(lambda written: now - written.at > 2 * LONGEST_SECONDS)
 
@@ -81,18 +93,25 @@ class StatusRateLimiter:
         self._written.clear()
         self._delayed.clear()
 
-    def _not_before(self, key: Hashable, intent: Intent) -> float:
-        last = self._written.get(key)
-        return last.at + last.interval if last is not None and last.text == _without_counts(intent) else 0.0
+    def not_before(self, key: Hashable, status: S) -> float:
+        """Time from which the status may be written."""
+        last, policy = self._written.get(key), self._policy_of(status)
+        alike = last is not None and policy is not None and last.text == policy.text_of(status)
+        return last.at + last.interval if last is not None and alike else 0.0
 
 
-def _without_counts(intent: Intent) -> object:
-    """The status without its messages, or without their numbers; None for a status without rate limit."""
-    if isinstance(intent, UpdatePodCondition):
-        return intent.reason, intent.nominated_node
-    if isinstance(intent, UpdatePodGroup):
-        conditions = tuple(
-            (row.type, row.status, row.reason, without_numbers(row.message)) for row in intent.conditions
-        )
-        return intent.uid, intent.phase, intent.running, intent.succeeded, intent.failed, conditions
-    return None
+def _group_text(status: UpdatePodGroup) -> object:
+    conditions = tuple((row.type, row.status, row.reason, without_numbers(row.message)) for row in status.conditions)
+    return status.uid, status.phase, status.running, status.succeeded, status.failed, conditions
+
+
+#: Of pods, whose messages also name single nodes, the whole message may wait.
+_OF_SCHEDULER: Final[Mapping[type[Any], RatePolicy[Any]]] = {
+    UpdatePodGroup: RatePolicy(_group_text),
+    UpdatePodCondition: RatePolicy(lambda status: (status.reason, status.nominated_node), first=LONGEST_SECONDS),
+}
+
+
+def scheduler_policy(status: Intent) -> RatePolicy[Any] | None:
+    """The policy of a status of the scheduler."""
+    return _OF_SCHEDULER.get(type(status))

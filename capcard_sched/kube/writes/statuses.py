@@ -208,7 +208,7 @@ class Statuses(CallWriter[StatusCall]):
     def __init__(
         self,
         context: WriterContext,
-        limiter: StatusRateLimiter,
+        limiter: StatusRateLimiter[Any],
         stamp: Callable[[], str],
     ) -> None:
         super().__init__(context)

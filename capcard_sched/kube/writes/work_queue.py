@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 from collections import Counter, OrderedDict, deque
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -79,6 +80,14 @@ class WorkQueue(Generic[K, V]):
     def is_in_flight(self, key: K) -> bool:
         """Whether a write of this key is in flight."""
         return key in self._in_flight
+
+    def is_waiting(self, key: K) -> bool:
+        """Whether an entry of this key waits."""
+        return key in self._waiting
+
+    def first_added(self) -> float:
+        """Time at which the first waiting entry was added, delayed ones included; infinite without one."""
+        return next((entry.since for entry in self._waiting.values()), math.inf)
 
     def add(self, key: K, value: V, now: float, *, urgent: bool = False) -> int:
         """Add a value, or merge it into the waiting one. Returns the number of dropped entries."""
@@ -169,6 +178,10 @@ class WorkQueue(Generic[K, V]):
         if newer is not None:
             item = newer._replace(value=self._merge(item.value, newer.value))
         self._waiting[key] = item
+        self.delay(key, at, first=first)
+
+    def delay(self, key: K, at: float, *, first: bool = False) -> None:
+        """Hold a waiting entry back until `at`; `first`: before all ready entries then."""
         self._sequence += 1
         self._delayed[key] = self._sequence, first
         heapq.heappush(self._delays, (at, self._sequence, key))

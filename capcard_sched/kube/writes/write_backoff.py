@@ -17,17 +17,18 @@ _MAX_DOUBLINGS = 32
 class WriteBackoff(NamedTuple):
     """Exponential backoff in seconds: `first`, doubling, at most `longest`.
 
-    Jitter shortens each wait by up to a quarter, so that writes that failed together are not retried together.
+    Jitter shortens each wait by up to that share, so that writes that failed together are not retried together.
     """
 
     first: float
     longest: float
     draw: Callable[[], float] = random.random
+    jitter: float = 0.25
 
     def wait(self, attempt: int, at_least: float = 0.0) -> float:
         """Seconds before the attempt after the `attempt`-th one (from 1), at least `at_least` (`Retry-After`)."""
         grown = min(self.longest, self.first * 2.0 ** min(attempt - 1, _MAX_DOUBLINGS))
-        return max(grown * (1.0 - 0.25 * self.draw()), at_least)
+        return max(grown * (1.0 - self.jitter * self.draw()), at_least)
 
 
 class _BackoffRecord:
@@ -96,16 +97,13 @@ class RetryBackoff:
     """Delays between `first` and `longest` seconds; jitter takes away up to half of the doubled delay."""
 
     def __init__(self, first: float = 0.2, longest: float = 30.0, rng: random.Random | None = None) -> None:
-        self._first = first
-        self._longest = longest
-        self._rng = rng or random.Random()  # noqa: S311 -- jitter, not a secret
-        self._failures = 0
+        self._first, self._failures = first, 0
+        self._backoff = WriteBackoff(2 * first, longest, rng.random if rng is not None else random.random, jitter=0.5)
 
     def next(self) -> float:
         """Count one failure and return the delay before the next attempt, in seconds."""
         self._failures += 1
-        bound = min(self._longest, self._first * 2.0 ** min(self._failures, 64))
-        return max(self._first, self._rng.uniform(bound / 2, bound))
+        return self._backoff.wait(self._failures, self._first)
 
     def reset(self) -> None:
         """Start from `first` again, after a success."""

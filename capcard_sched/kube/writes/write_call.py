@@ -11,6 +11,7 @@ import msgspec
 from capcard_sched.kube.client import Client, Unreachable, get
 from capcard_sched.kube.errors import ApiError, RequestError, RetryClass
 from capcard_sched.kube.paths import object_path
+from capcard_sched.kube.writes.leadership_gate import LeadershipLost
 from capcard_sched.kube.writes.write_backoff import WriteBackoff
 from capcard_sched.model.objects import PodObject
 
@@ -40,10 +41,22 @@ class WriteResult(enum.Enum):
     GONE = "gone"
     #: The pod is bound, as far as known not by this binding: the watch delivers the node.
     ELSEWHERE = "elsewhere"
+    #: Not committed: the object is not as its writer read it.
+    CONFLICT = "conflict"
     #: A definite rejection, or the write is outdated.
     REFUSED = "refused"
     #: Inconclusive or temporarily impossible: the same write is sent again.
     AGAIN = "again"
+
+
+#: The result of an attempt, unless the writer of the kind knows better.
+_RESULTS: Final = {
+    RetryClass.LATER: WriteResult.AGAIN,
+    RetryClass.UNKNOWN: WriteResult.AGAIN,
+    RetryClass.CONFLICT: WriteResult.CONFLICT,
+    RetryClass.ABSENT: WriteResult.GONE,
+    RetryClass.REFUSED: WriteResult.REFUSED,
+}
 
 
 class WriteOutcome(NamedTuple):
@@ -149,7 +162,8 @@ class CallWriter(Generic[C]):
         return None
 
     async def send(self, call: C) -> WriteOutcome:
-        """Send a call once, and count the outcome. Raises LeadershipLost."""
+        """Send a call once, and count the outcome. Raises LeadershipLost, also when its term ended meanwhile."""
+        call.attempts += 1
         try:
             outcome = await self.attempt(call)
         except RequestError as error:
@@ -157,6 +171,8 @@ class CallWriter(Generic[C]):
         except msgspec.DecodeError as error:
             outcome = await self.classify(call, Unreachable(f"the response cannot be decoded: {error}", sent=True))
         self.observe(call, outcome)
+        if call.term != self.gate.term:
+            raise LeadershipLost
         return outcome
 
     async def attempt(self, call: C) -> WriteOutcome:
@@ -165,7 +181,8 @@ class CallWriter(Generic[C]):
 
     async def classify(self, call: C, error: RequestError) -> WriteOutcome:
         """The outcome of an attempt that ended with an error."""
-        raise NotImplementedError
+        del call
+        return WriteOutcome.of(_RESULTS[error.retry_class], error)
 
     def observe(self, call: C, outcome: WriteOutcome) -> None:
         """Report an attempt to the observer."""

@@ -12,18 +12,21 @@ import selectors
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from capcard_sched.controllers.jobs.job_controller import JobController
 from capcard_sched.controllers.objects import JOB, POD, POD_GROUP, JsonObject, Key, meta, status
-from capcard_sched.controllers.view import Controller, Failure, Result, View
+from capcard_sched.controllers.view import Controller, Create, Failure, Result, View
 from capcard_sched.kube.controllers.controller_loop import ControllerLoop
 from capcard_sched.kube.controllers.object_cache import ObjectCache
 from capcard_sched.kube.controllers.records import BUILT_IN
 from capcard_sched.kube.controllers.write_executor import WriteExecutor
-from capcard_sched.kube.writes.leadership_gate import LeadershipGate
+from capcard_sched.kube.errors import ApiError, RequestError
+from capcard_sched.kube.instrumentation import Observer
+from capcard_sched.kube.writes.api_writer import ApiWriter
 from capcard_sched.model.deltas import ObjectGone
 from capcard_sched.model.kinds import KIND_BY_NAME
 from capcard_sched.simulation.clock import SECOND, VirtualClock
@@ -124,17 +127,16 @@ def loop_of(
     workers: int,
 ) -> ControllerLoop:
     """The loop of a controller that leads."""
-    gate = LeadershipGate(lambda: 60.0)
-    executor = WriteExecutor(client, gate, cache, emit=lambda _: None, count=lambda _: None, clock=clock)
+    writer = ApiWriter(client, lambda _: None, Observer(), time_left=lambda: 60.0, scheduler_name="a", clock=clock)
+    executor = WriteExecutor(writer, cache, count=lambda _: None, clock=clock)
     return ControllerLoop(
         "a-controller",
         controller,
         cache,
         executor,
-        term=gate.term,
+        term=executor.gate.term,
         workers=workers,
         max_requeue=15,
-        lazy_seconds=1.0,
         clock=clock,
         steady=clock,
         report=lambda _, key, text: problems.append(f"{key}: {text}"),
@@ -241,3 +243,58 @@ async def test_passes_without_writes_let_others_run_in_between() -> None:
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert turns >= 500 / 3
+
+
+class OneCreation(NothingToDo):
+    """A controller that creates an object, and its reports of failed passes."""
+
+    def __init__(self) -> None:
+        self.last: list[bool] = []
+
+    def reconcile(self, view: View, key: Key, now: float) -> Result:
+        if view.get(POD_GROUP, "ns", key.name) is not None:
+            return Result()
+        return Result(
+            [Create({"apiVersion": "v1", "kind": POD_GROUP, "metadata": {"name": key.name, "namespace": "ns"}})]
+        )
+
+    def failed(self, view: View, key: Key, now: float, failure: Failure) -> Result:
+        self.last.append(failure.last)
+        return Result()
+
+
+def test_a_pass_is_repeated_later_each_time_and_not_before_the_server_allows_it() -> None:
+    responses: list[RequestError | None] = [
+        *(ApiError(403, "Forbidden", "no") for _ in range(17)),
+        ApiError(429, "TooManyRequests", "later", retry_after=400.0),
+        None,
+    ]
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        loop = runner.get_loop()
+        times: list[float] = []
+
+        class Server:
+            async def request(self, method: str, path: str, **_: Any) -> bytes:
+                times.append(loop.time())
+                error = responses.pop(0)
+                if error is not None:
+                    raise error
+                return json.dumps({"metadata": {"name": "j", "namespace": "ns", "uid": "u"}}).encode()
+
+        async def run() -> None:
+            cache, controller = ObjectCache(loop.time, lambda *_: None), OneCreation()
+            of_creation = loop_of(controller, Server(), cache, loop.time, [], workers=1)
+            of_creation.observe("Job", None, {"metadata": {"name": "j"}})
+            running = asyncio.create_task(of_creation.run())
+            while responses or len(of_creation):
+                assert loop.time() < 3600
+                await asyncio.sleep(1)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            assert controller.last == [*[False] * 15, True, True, False], "the limit of retries is 15"
+
+        runner.run(run())
+    pauses = [after - before for before, after in pairwise(times)]
+    assert pauses[0] < 0.2
+    assert 100 < pauses[16] < 181
+    assert pauses[17] >= 400

@@ -15,7 +15,10 @@ from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.controllers.object_cache import ObjectCache
 from capcard_sched.kube.controllers.write_executor import WriteExecutor, WriteFailedError
-from capcard_sched.kube.writes.leadership_gate import LeadershipGate, LeadershipLost
+from capcard_sched.kube.instrumentation import Observer
+from capcard_sched.kube.writes.api_writer import ApiWriter
+from capcard_sched.kube.writes.leadership_gate import LeadershipLost
+from capcard_sched.kube.writes.write_call import WriteOutcome, WriteResult
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import pod_group
 from tests.controlplane.proxy import Proxy
@@ -26,12 +29,11 @@ class WriteBench:
 
     def __init__(self, client: Client, namespace: str) -> None:
         self.namespace = namespace
-        self.leading = True
         self.cache = ObjectCache(time.monotonic, lambda *_: None)
-        self.gate = LeadershipGate(lambda: self.leading)
-        self.executor = WriteExecutor(
-            client, self.gate, self.cache, emit=lambda _: None, count=lambda _: None, clock=time.time
+        self.writer = ApiWriter(
+            client, lambda _: None, Observer(), time_left=lambda: 60.0, scheduler_name="vc-controller-manager"
         )
+        self.executor = WriteExecutor(self.writer, self.cache, count=lambda _: None, clock=time.time)
 
     def key(self, name: str = "g") -> Key:
         return Key("PodGroup", self.namespace, name)
@@ -46,7 +48,15 @@ class WriteBench:
         )
 
     async def write(self, *writes: Any) -> None:
-        await self.executor.execute(writes, self.gate.term)
+        await self.executor.execute(writes, self.executor.gate.term)
+
+    async def failure(self, write: Any) -> WriteOutcome | None:
+        """The outcome of a write that fails."""
+        try:
+            await self.write(write)
+        except WriteFailedError as error:
+            return error.outcome
+        return None
 
     def cached(self, name: str = "g") -> dict[str, Any] | None:
         return self.cache.get(*self.key(name))
@@ -64,7 +74,7 @@ async def test_a_response_is_cached_and_a_repeated_creation_of_ours_is_no_error(
     lost = proxy.lose_answer("POST", "/podgroups")
     with pytest.raises(WriteFailedError) as failed:
         await bench.write(Create(bench.owned("u")))
-    assert not failed.value.is_refusal
+    assert failed.value.outcome.result is WriteResult.AGAIN
     await lost.struck()
     assert bench.cached() is None
     await bench.write(Create(bench.owned("u")))
@@ -81,7 +91,7 @@ async def test_a_foreign_object_of_the_name_is_adopted_only_without_an_owner(
         return
     with pytest.raises(WriteFailedError, match="already exists") as failed:
         await bench.write(Create(bench.owned("u"), adopt=adopt))
-    assert failed.value.is_refusal
+    assert failed.value.outcome.result is WriteResult.REFUSED
 
 
 async def test_a_patch_of_an_outdated_version_is_a_conflict_and_shows_the_present_one(
@@ -92,7 +102,7 @@ async def test_a_patch_of_an_outdated_version_is_a_conflict_and_shows_the_presen
     await cluster.patch("podgroups", "g", {"spec": {"minMember": 2}})
     with pytest.raises(WriteFailedError) as failed:
         await bench.write(Patch(bench.key(), {"spec": {"minMember": 3}}, version=old))
-    assert failed.value.is_conflict
+    assert failed.value.outcome.result is WriteResult.CONFLICT
     assert (bench.cached() or {})["spec"]["minMember"] == 2
 
 
@@ -118,13 +128,40 @@ async def test_the_first_failure_stops_the_rest(bench: WriteBench, cluster: Clus
     with pytest.raises(WriteFailedError, match="minMember") as failed:
         await bench.write(Patch(bench.key("absent"), {}), Create(wrong), Patch(bench.key(), {}), Create(bench.group()))
     assert failed.value.write == Create(wrong)
-    assert failed.value.is_refusal
+    assert failed.value.outcome.result is WriteResult.REFUSED
     assert await cluster.find("podgroups", "g") is None
 
 
+async def test_a_response_decides_whether_a_pass_goes_on_is_repeated_or_counts(bench: WriteBench, proxy: Proxy) -> None:
+    await bench.write(Create(bench.group()))
+    create, patch = Create(bench.group("h")), Patch(bench.key(), {"metadata": {"labels": {"a": "b"}}})
+    delete = Delete(bench.key(), (bench.cached() or {})["metadata"]["uid"])
+    rows: list[tuple[Create | Patch | Delete, int, WriteResult | None]] = [
+        (create, 404, WriteResult.AGAIN),  # the namespace may appear
+        (create, 429, WriteResult.AGAIN),
+        (create, 403, WriteResult.REFUSED),
+        (create, 409, WriteResult.AGAIN),  # the object of the name is gone meanwhile
+        (patch, 500, WriteResult.AGAIN),
+        (patch, 409, WriteResult.CONFLICT),
+        (patch, 422, WriteResult.REFUSED),
+        (patch, 404, None),
+        (delete, 503, WriteResult.AGAIN),
+        (delete._replace(version="1"), 409, WriteResult.CONFLICT),
+        (delete, 409, None),
+        (delete, 404, None),
+    ]
+    for write, status, expected in rows:
+        verb = {Create: "POST", Patch: "PATCH", Delete: "DELETE"}[type(write)]
+        proxy.answer(verb, "/podgroups", status, retry_after=1 if status == 429 else None)
+        outcome = await bench.failure(write)
+        assert (outcome and outcome.result) is expected, (write, status)
+        assert outcome is None or outcome.wait == (1.0 if status == 429 else 0.0)
+    assert (bench.cached() or {})["metadata"]["deletionTimestamp"], "what was deleted counts as terminating"
+
+
 async def test_nothing_is_written_after_a_term(bench: WriteBench, cluster: Cluster) -> None:
-    term = bench.gate.term
-    bench.gate.revoke()
+    term = bench.executor.gate.term
+    bench.writer.reset()
     with pytest.raises(LeadershipLost):
         await bench.executor.execute([Create(bench.group())], term)
     assert await cluster.list("podgroups") == []

@@ -12,7 +12,12 @@ from capcard_sched.kube.errors import ApiError, RetryClass, StatusCause, StatusD
 from capcard_sched.kube.writes.events import EventNames
 from capcard_sched.kube.writes.leadership_gate import LeadershipGate, LeadershipLost
 from capcard_sched.kube.writes.lru import Lru
-from capcard_sched.kube.writes.status_rate_limiter import FIRST_SECONDS, LONGEST_SECONDS, StatusRateLimiter
+from capcard_sched.kube.writes.status_rate_limiter import (
+    FIRST_SECONDS,
+    LONGEST_SECONDS,
+    StatusRateLimiter,
+    scheduler_policy,
+)
 from capcard_sched.kube.writes.statuses import StatusIntent, key_of
 from capcard_sched.kube.writes.work_queue import WorkItem, WorkQueue
 from capcard_sched.kube.writes.write_backoff import RefusedWrites, WriteBackoff
@@ -286,7 +291,7 @@ def group(message: str, phase: str = "Pending", running: int = 0, session: str =
     ],
 )
 def test_only_a_change_of_messages_waits(first: StatusIntent, second: StatusIntent, held: float) -> None:
-    pace, key = StatusRateLimiter(), key_of(first)
+    pace, key = StatusRateLimiter(scheduler_policy), key_of(first)
     assert pace.delay_until(key, first, 100.0) is None
     pace.record(key, first, 100.0)
     assert pace.delay_until(key, second, 100.2) == (100.0 + held if held else None)
@@ -294,7 +299,7 @@ def test_only_a_change_of_messages_waits(first: StatusIntent, second: StatusInte
 
 
 def test_the_longer_numbers_go_on_changing_the_less_often_they_are_written() -> None:
-    pace, now, gaps = StatusRateLimiter(), 100.0, []
+    pace, now, gaps = StatusRateLimiter(scheduler_policy), 100.0, []
     for count in range(9):
         intent = group(f"{count}/9 tasks")
         pace.record(key_of(intent), intent, now)
@@ -312,7 +317,7 @@ def test_the_longer_numbers_go_on_changing_the_less_often_they_are_written() -> 
 
 
 def test_a_delayed_status_is_written_when_its_reason_changes() -> None:
-    pace, key = StatusRateLimiter(), key_of(pod(""))
+    pace, key = StatusRateLimiter(scheduler_policy), key_of(pod(""))
     over = pod("over quota", reason="QuotaPending")
     assert not pace.may_advance(key, pod("0/1 nodes"), 100.0), "nothing is held back"
     pace.record(key, pod("0/1 nodes"), 100.0)
@@ -326,7 +331,7 @@ def test_a_delayed_status_is_written_when_its_reason_changes() -> None:
 
 
 def test_a_write_is_forgotten_when_it_delays_no_other() -> None:
-    pace = StatusRateLimiter()
+    pace = StatusRateLimiter(scheduler_policy)
     for second in range(1000):
         intent = UpdatePodCondition("ns", f"p{second}", f"uid-{second}", "Unschedulable", "0/1 nodes")
         pace.record(key_of(intent), intent, float(second))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from capcard_sched.controllers.cronjobs import CronJobController
@@ -12,6 +13,7 @@ from capcard_sched.controllers.namespace_queues import NamespaceQueueController
 from capcard_sched.controllers.podgroups import PodGroupController
 from capcard_sched.controllers.queues import QueueController
 from capcard_sched.controllers.ttl import TtlController
+from capcard_sched.controllers.view import Controller
 from capcard_sched.simulation.clock import SECOND
 from capcard_sched.simulation.cluster import SimulatedCluster
 from capcard_sched.simulation.store import Change
@@ -34,10 +36,15 @@ def task(name: str, replicas: int, **fields: Any) -> Manifest:
     return {"name": name, "replicas": replicas, "template": template(), **fields}
 
 
-def restart_controllers(cluster: SimulatedCluster, scheduler: str) -> None:
-    """New controllers list everything; what the former ones had in memory, timers too, is gone."""
+def restart_controllers(
+    cluster: SimulatedCluster, scheduler: str, made: Callable[[Controller], Controller] = lambda controller: controller
+) -> None:
+    """New controllers list everything; what the former ones had in memory, timers too, is gone.
+
+    `made`: what a test puts around a controller, which then is its `controller`.
+    """
     fresh: dict[type[Any], Any] = {
-        JobController: JobController(scheduler, lambda: KeyPair("private", "public")),
+        JobController: JobController(scheduler, lambda: KeyPair("simulated private key", "simulated public key")),
         TtlController: TtlController(),
         CronJobController: CronJobController(),
         PodGroupController: PodGroupController((scheduler,)),
@@ -46,9 +53,9 @@ def restart_controllers(cluster: SimulatedCluster, scheduler: str) -> None:
     }
     for runner in cluster._controllers:
         if isinstance(runner, ControllerRunner):
-            former = runner._controller
+            former = getattr(runner._controller, "controller", runner._controller)
             types = former.types if isinstance(former, HyperNodeController) else ()
-            runner._controller = HyperNodeController(types) if types else fresh[type(former)]
+            runner._controller = made(HyperNodeController(types) if types else fresh[type(former)])
             runner._queue.clear()
             for timer in runner._timers.values():
                 timer.cancel()
@@ -62,8 +69,8 @@ def restart_controllers(cluster: SimulatedCluster, scheduler: str) -> None:
 class ClusterBench:
     """A settled cluster with one node."""
 
-    def __init__(self) -> None:
-        self.cluster = SimulatedCluster((SCHEDULER,), "default")
+    def __init__(self, cluster: SimulatedCluster | None = None) -> None:
+        self.cluster = cluster or SimulatedCluster((SCHEDULER,), "default")
         self.store = self.cluster.store
         for name, parent in (("root", None), ("default", "root")):
             self.create("Queue", name, spec={"parent": parent} if parent else {})

@@ -27,13 +27,13 @@ from tests.vectors.notation import statements
 _GRACE = 30
 
 
-def cases(folder: Path) -> list[Any]:
-    """The text of each case of the files of a folder."""
+def cases(folder: Path, rows_each: int | None = None) -> list[Any]:
+    """The text of each case of the files of a folder, for its first `rows_each` rows of values."""
     found = []
     for path in sorted(folder.glob("*.yaml")):
         for name, content in yaml.safe_load(path.read_text("utf-8")).items():
             rows = [[]] if isinstance(content, str) else content["of"]
-            for row in rows:
+            for row in rows[:rows_each]:
                 text = content if isinstance(content, str) else content["do"]
                 for number, each in enumerate(row, 1):
                     text = text.replace(f"${number}", str(each))
@@ -48,8 +48,8 @@ def _body(text: str) -> Any:
 class Script:
     """A cluster that executes statements; the words of a statement are the arguments of a method."""
 
-    def __init__(self) -> None:
-        self.bench = ClusterBench()
+    def __init__(self, bench: ClusterBench | None = None) -> None:
+        self.bench = bench or ClusterBench()
         self._kind, self._uids = "Pod", dict[str, str]()
         self._first = ""
 

@@ -6,7 +6,7 @@ After faults stop and the cluster has settled, it is as if there had been none.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -216,13 +216,3 @@ def test_lost_watch_events_are_made_good_by_the_next_list(
     policies: dict[str, str | None], operations: list[tuple[str, str]], lost: set[int]
 ) -> None:
     assert _play(policies, operations, Faults(lost=lost)) == _play(policies, operations, Faults())
-
-
-def test_every_single_write_may_be_the_last_one() -> None:
-    operations: list[tuple[str, Any]] = [("evict", "j-a-0"), ("command", "AbortJob"), ("command", "ResumeJob")]
-    policies: dict[str, str | None] = {"PodEvicted": "RestartJob", "PodFailed": None}
-    expected = _play(policies, operations, Faults())
-    assert (expected["phase"], expected["retries"]) == ("Running", 2)
-    for number in range(60):
-        assert _play(policies, operations, Faults(ends=[number])) == expected, number
-        assert _play(policies, operations, Faults(ends=[number, 0, 0, 1])) == expected, number
