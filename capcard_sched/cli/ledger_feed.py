@@ -14,7 +14,7 @@ from capcard_sched.ledger.usage_ledger import open_ledger
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from capcard_sched.cli.held_cluster import HeldCluster
+    from capcard_sched.cli.sources.held_cluster import HeldCluster
     from capcard_sched.model.deltas import Delta
 
 #: Kinds that a ledger reads, in the order of its first step.

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from capcard_sched.cli.exit_codes import FailureWatch, Files, usage_error
-from capcard_sched.cli.inputs import BadInputError, build_core, options_of, settings_of
+from capcard_sched.cli.exit_codes import BadInputError, FailureWatch, Files, usage_error
 from capcard_sched.cli.output import put, put_error, put_json
+from capcard_sched.cli.sources.cores import build_core, options_of, settings_of
 from capcard_sched.controllers.objects import ROOT_QUEUE
 from capcard_sched.reports.progress import shown_progress
 from capcard_sched.simulation.clock import EPOCH, SECOND
@@ -19,8 +19,8 @@ from capcard_sched.simulation.scenario import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from capcard_sched.cli.cluster_source import ClusterSource
     from capcard_sched.cli.ledger_steps import LedgerSteps
+    from capcard_sched.cli.sources.inputs import LoadedCluster
     from capcard_sched.model.card_labels import CardLabels
     from capcard_sched.simulation.run import SimulationOutcome
     from capcard_sched.simulation.scenario import SimulationOptions
@@ -94,9 +94,11 @@ def simulate(
         put_error(f"warning: {warning}")
     found = None
     if output == "table" or report is not None:
-        from capcard_sched.cli.cluster_source import ended_simulation
+        from capcard_sched.cli.sources.inputs import ManifestInput
+        from capcard_sched.cli.sources.source import Source
 
-        found = ended_simulation(scheduler, FailureWatch(scheduler), outcome, read_only=True, headlines=True)
+        given = ManifestInput(Source(file=file))
+        found = given.ended(scheduler, FailureWatch(scheduler), outcome, read_only=True, headlines=True)
         found.watched.warnings.update(dict.fromkeys((*outcome.warnings, *watched.warnings)))
     _show(outcome, output, found, evictions=not timeline)
     if recorder is not None:
@@ -107,13 +109,12 @@ def simulate(
         for line in timeline_lines(timeline_of(recorder)):
             (put if output == "table" else put_error)(line)
     if report is not None and recorder is not None and found is not None:
-        from capcard_sched.cli.cluster_source import Source
         from capcard_sched.cli.report import write_report
         from capcard_sched.web.history import history_of
 
         try:
             history = history_of(recorder, EPOCH + outcome.begin / SECOND)
-            write_report(report, found, Source(file=file), None, ", ".join(file), history)
+            write_report(report, found, ", ".join(file), history)
         except BadInputError as error:
             return usage_error(str(error))
     return watched.report()
@@ -142,7 +143,7 @@ def _simulation_ledger(url: str, card_labels: CardLabels, options: SimulationOpt
         raise BadInputError(f"--ledger: {error}") from None
 
 
-def _show(outcome: SimulationOutcome, output: str, found: ClusterSource | None, *, evictions: bool) -> None:
+def _show(outcome: SimulationOutcome, output: str, found: LoadedCluster | None, *, evictions: bool) -> None:
     """`found`: the cluster at the end, for a table. `evictions`: list them; the timeline has them, too."""
     if output == "table":
         assert found is not None

@@ -1,4 +1,4 @@
-"""Invalid input of a verb, and the core and options of its simulation from flags and files."""
+"""The core and the options of a simulation from flags and files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from capcard_sched.cli.exit_codes import BadInputError
 from capcard_sched.cli.output import put_error
 from capcard_sched.daemon.diagnosis.saved_state import SavedStateError, saved_settings
 from capcard_sched.model.autoscaling import AutoscalingOptions
@@ -22,14 +23,8 @@ if TYPE_CHECKING:
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.core import Core
 
-#: After an error about missing rights to read.
-READER_HINT: Final = "ask for ClusterRole capcard-sched-reader (manifests/readers)"
 #: The scheduler-conf of a saved state, in messages.
 CONF_IN_FILE: Final = "savedState.schedulerConf"
-
-
-class BadInputError(Exception):
-    """Invalid flag or file; the text is printed."""
 
 
 def settings_of(files: Sequence[str]) -> SavedSettings | None:
