@@ -29,6 +29,7 @@ from capcard_sched.cli.sources.cores import build_core, options_of
 from capcard_sched.cli.sources.held_cluster import HeldCluster, run_followed
 from capcard_sched.cli.sources.live import connection_of
 from capcard_sched.cli.sources.load import HELD, DeclinedError
+from capcard_sched.cli.sources.source import Source
 from capcard_sched.gc import keep_all
 from capcard_sched.insight.forked_copy import fork
 
@@ -98,7 +99,7 @@ def cache(
     for number in _ENDS:
         signal.signal(number, lambda *_: sys.exit(0))  # until the event loop takes them
     try:
-        options = options_of(None, "1s", scheduler_name, default_queue)
+        options = options_of(Source(scheduler_name=scheduler_name, default_queue=default_queue))
         with _listening(socket) as listener:
             connection = connection_of(kubeconfig, context)
             own = namespace or connection.namespace or "default"

@@ -89,7 +89,7 @@ def explain(
         from capcard_sched.reports.explain import print_diagnosis
 
         print_diagnosis(found)
-    return cluster.report()
+    return cluster.watched.report()
 
 
 def _import_report() -> None:

@@ -150,7 +150,7 @@ def show_list(
     finally:
         if found is not None and found.headlines is not None:
             found.headlines.stop()
-    return found.report()
+    return found.watched.report()
 
 
 def add_list(app: App, listing: Listing, text: str, read: Callable[[LoadedCluster], list[Json]]) -> None:

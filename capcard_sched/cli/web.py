@@ -158,7 +158,7 @@ def _serve_live(
     if source.cache:
         leave_cache(source.cache, "web follows the cluster itself")
     connection = connection_of(source.kubeconfig, source.context)
-    core = build_core(None, None, options_of(None, "1s", source.scheduler_name, source.default_queue))
+    core = build_core(None, None, options_of(source))
     keep_all()  # until the lists are complete
 
     async def serve() -> None:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr
 from copy import copy
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
@@ -32,12 +33,11 @@ from capcard_sched.web.pages import FIRST_ADDRESSES, PAGES
 from capcard_sched.web.prepared import PreparedCluster
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     from capcard_sched.cli.sources.inputs import Input, LoadedCluster
     from capcard_sched.cli.sources.source import Source
     from capcard_sched.insight.forked_copy import RunningCopy
-    from capcard_sched.insight.headlines import Headline
     from capcard_sched.model.diagnosis import ExpectedStart, JobDiagnosis
     from capcard_sched.model.trials import InsightPart
     from capcard_sched.simulation.scenario import Scenario
@@ -223,24 +223,12 @@ def cluster_of(found: LoadedCluster, label: str, history: History | None = None,
         is_live=found.given.is_live,
         unreadable=found.unreadable,
         warnings=tuple(found.watched.warnings),
-        headlines=once(lambda: found.headlines.read(found.now) if found.headlines is not None else {}),
+        headlines=cache(lambda: found.headlines.read(found.now) if found.headlines is not None else {}),
         session=lambda: found.watched.full_session(found.now, read_only=False),
         expected_start=expected_start,
         what_if=lambda changes: _compare(found.given, changes),
         history=history,
     )
-
-
-def once(read: Callable[[], Mapping[str, Headline]]) -> Callable[[], Mapping[str, Headline]]:
-    """A function that reads with its first call."""
-    kept: list[Mapping[str, Headline]] = []
-
-    def cached() -> Mapping[str, Headline]:
-        if not kept:
-            kept.append(read())
-        return kept[0]
-
-    return cached
 
 
 def recorded_history(file: Path) -> History:

@@ -18,6 +18,7 @@ from capcard_sched.webhook.connect import connect
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from capcard_sched.cli.sources.source import Source
     from capcard_sched.daemon.diagnosis.saved_state import SavedSettings
     from capcard_sched.framework.conf.registry import Registry
     from capcard_sched.framework.conf.scheduler_conf import Conf
@@ -35,15 +36,14 @@ def settings_of(files: Sequence[str]) -> SavedSettings | None:
         raise BadInputError(str(error)) from None
 
 
-def options_of(
-    until: str | None,
-    period: str,
-    names: tuple[str, ...],
-    default_queue: str,
-    settings: SavedSettings | None = None,
-) -> SimulationOptions:
-    """The run options from the flags, and from the settings of a state. Raises BadInputError."""
-    moments = {"until": None if until is None else _moment("--until", until)}
+def options_of(source: Source, settings: SavedSettings | None = None, *, simulated: bool = False) -> SimulationOptions:
+    """The run options from the flags, and from the settings of a state; without `simulated` no others are checked.
+
+    Raises BadInputError.
+    """
+    names, default_queue = source.scheduler_name, source.default_queue
+    until, period = (source.until, source.schedule_period) if simulated else (None, "1s")
+    end = None if until is None else _moment("--until", until)
     step = _moment("--schedule-period", period)
     if not step:
         raise BadInputError(f"--schedule-period: {period!r}: must be > 0, expected {SPAN_FORM}")
@@ -51,7 +51,7 @@ def options_of(
         raise BadInputError("--scheduler-name: must not be empty")
     if not default_queue:
         raise BadInputError("--default-queue: must not be empty")
-    chosen, end = tuple(dict.fromkeys(names)), moments["until"]
+    chosen = tuple(dict.fromkeys(names))
     if settings is None:
         return SimulationOptions(chosen or DEFAULT_SCHEDULERS, default_queue, step, end, time.time())
     begin = round((settings.now - EPOCH) * SECOND)

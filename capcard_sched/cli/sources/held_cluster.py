@@ -12,13 +12,7 @@ import msgspec
 
 from capcard_sched.cli.exit_codes import BadInputError
 from capcard_sched.cli.output import put, put_error
-from capcard_sched.cli.sources.live import (
-    LiveInput,
-    address_of,
-    api_errors,
-    installed_conf,
-    print_notes,
-)
+from capcard_sched.cli.sources.live import LiveInput, address_of, api_errors, installed_conf, print_notes
 from capcard_sched.controllers.objects import JOB
 from capcard_sched.gc import settle_memory
 from capcard_sched.insight.live_objects import JOBS, ReadableLists

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.deltas import Delta
     from capcard_sched.simulation.manifests import ManifestDocument
     from capcard_sched.simulation.run import SimulationOutcome
-    from capcard_sched.simulation.scenario import Scenario, SimulationOptions
+    from capcard_sched.simulation.scenario import Scenario
 
 
 class Input(ABC):
@@ -72,8 +72,7 @@ class Input(ABC):
         `simulated`: check the flags of a simulation first. Raises BadInputError.
         """
         source, settings = self.source, self.settings
-        names, queue = source.scheduler_name, source.default_queue
-        options = self._options() if simulated else options_of(None, "1s", names, queue, settings)
+        options = options_of(source, settings, simulated=simulated)
         return build_core(conf, source.plugins_dir, options, settings, self.conf_name, expects_nodes=source.autoscaler)
 
     def simulate(
@@ -86,17 +85,13 @@ class Input(ABC):
         from capcard_sched.simulation.run import simulate as run
 
         watched = FailureWatch(core, *recorders)
-        options = self._options()._replace(card_labels=core.snapshot().state.card_labels)
+        options = options_of(self.source, self.settings, simulated=True)
+        options = options._replace(card_labels=core.snapshot().state.card_labels)
         try:
             with shown_progress(verb) as progress:
                 return watched, run(scenario, watched, options, progress.simulated)
         except InputError as error:
             raise BadInputError(str(error)) from None
-
-    def _options(self) -> SimulationOptions:
-        source = self.source
-        names, queue = source.scheduler_name, source.default_queue
-        return options_of(source.until, source.schedule_period, names, queue, self.settings)
 
     def _scenario(self, files: Sequence[str], documents: Sequence[ManifestDocument] = ()) -> Scenario:
         from capcard_sched.simulation.scenario_reader import load_scenario
@@ -128,10 +123,6 @@ class LoadedCluster:
     unreadable: tuple[str, ...] = ()
     #: Diagnoses waiting jobs; set where they are wanted.
     headlines: HeadlineReader | None = None
-
-    def report(self) -> int:
-        """Print the errors of plugins. Returns the exit status."""
-        return self.watched.report()
 
 
 def begin_headlines(

@@ -101,7 +101,7 @@ class LiveInput(StateInput):
     def _set_state(self, deltas: Iterable[Delta], conf: str, unreadable: tuple[str, ...] = ()) -> None:
         """The state as of now. `conf`: text of the installed scheduler-conf, "" for none."""
         self.deltas, self.now = deltas, time.time()
-        options = options_of(None, "1s", self.source.scheduler_name, self.source.default_queue)
+        options = options_of(self.source)
         names, queue = options.scheduler_names, options.default_queue
         self.settings = SavedSettings(format_timestamp(self.now), names, queue, conf, unreadable)
 
