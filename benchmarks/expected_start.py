@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from capcard_sched.cli.inputs import build_core
+from capcard_sched.cli.sources.cores import build_core
 from capcard_sched.controllers.objects import POD, ROOT_QUEUE
 from capcard_sched.insight.expected_start import Forecast, KnownState
 from capcard_sched.insight.forked_copy import in_copy

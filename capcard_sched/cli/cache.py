@@ -23,12 +23,13 @@ from cyclopts import Parameter
 
 from capcard_sched.cli.cache_client import DECLINED, ERROR, LENGTH, SEPARATOR, STATUS, CacheError, peer_uid
 from capcard_sched.cli.commands import app
-from capcard_sched.cli.exit_codes import usage_error
-from capcard_sched.cli.held_cluster import HeldCluster
-from capcard_sched.cli.inputs import BadInputError, build_core, options_of
-from capcard_sched.cli.live_cluster import DeclinedError, connection_of, hold
+from capcard_sched.cli.exit_codes import BadInputError, usage_error
 from capcard_sched.cli.main import complete, run
-from capcard_sched.cli.watch import run_followed
+from capcard_sched.cli.sources.cores import build_core, options_of
+from capcard_sched.cli.sources.held_cluster import HeldCluster, run_followed
+from capcard_sched.cli.sources.live import connection_of
+from capcard_sched.cli.sources.load import HELD, DeclinedError
+from capcard_sched.cli.sources.source import Source
 from capcard_sched.gc import keep_all
 from capcard_sched.insight.forked_copy import fork
 
@@ -98,7 +99,7 @@ def cache(
     for number in _ENDS:
         signal.signal(number, lambda *_: sys.exit(0))  # until the event loop takes them
     try:
-        options = options_of(None, "1s", scheduler_name, default_queue)
+        options = options_of(Source(scheduler_name=scheduler_name, default_queue=default_queue))
         with _listening(socket) as listener:
             connection = connection_of(kubeconfig, context)
             own = namespace or connection.namespace or "default"
@@ -259,7 +260,7 @@ def _answer_in_copy(held: HeldCluster, request: _Request) -> int:
     for first, last in pairwise((2, *kept, os.sysconf("SC_OPEN_MAX"))):
         os.closerange(first + 1, last)
     keep_all()
-    hold(held.read)
+    HELD.set(held)
     try:
         connection.setblocking(True)
         arguments = request.take_place()

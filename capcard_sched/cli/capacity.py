@@ -13,7 +13,7 @@ from capcard_sched.cli.unused_cards import unused_cards
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from capcard_sched.cli.cluster_source import ClusterSource
+    from capcard_sched.cli.sources.inputs import LoadedCluster
     from capcard_sched.reports.shared_cards import SharedCardRow
 
 _Row: TypeAlias = dict[str, Any]
@@ -72,7 +72,7 @@ _NODES = Listing(
 )
 
 
-def read_cards(found: ClusterSource) -> list[_Row]:
+def read_cards(found: LoadedCluster) -> list[_Row]:
     """The items of `card list`."""
     from capcard_sched.framework.explain.capacity import CapacityReader
     from capcard_sched.framework.explain.stranded import StrandedReader
@@ -104,7 +104,7 @@ def read_cards(found: ClusterSource) -> list[_Row]:
     return items
 
 
-def read_nodes(found: ClusterSource) -> list[_Row]:
+def read_nodes(found: LoadedCluster) -> list[_Row]:
     """The items of `node list`."""
     from capcard_sched.framework.explain.capacity import CapacityReader
 
@@ -158,7 +158,7 @@ add_list(
 _SHARED_FIELDS = ("sharedCards", "memory", "usedMemory", "cores", "usedCores", "largestFreeMemory")
 
 
-def read_shared_cards(found: ClusterSource) -> tuple[SharedCardRow, ...]:
+def read_shared_cards(found: LoadedCluster) -> tuple[SharedCardRow, ...]:
     """Every card that a device plugin shares, by node and index."""
     from capcard_sched.reports.shared_cards import shared_cards
 
@@ -166,7 +166,7 @@ def read_shared_cards(found: ClusterSource) -> tuple[SharedCardRow, ...]:
     return shared_cards(found.objects.all_of("Node"), found.objects.all_of("Pod"), shares)
 
 
-def _shared_items(found: ClusterSource) -> list[_Row]:
+def _shared_items(found: LoadedCluster) -> list[_Row]:
     """The shared cards of each node and model, from the registrations of nodes and the devices of pods."""
     from capcard_sched.framework.explain.capacity import CapacityReader, workload_name
 

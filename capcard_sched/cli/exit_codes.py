@@ -21,11 +21,18 @@ BAD_INPUT: Final = 2
 #: Exit status: a defect of the program.
 INTERNAL_ERROR: Final = 1
 
+#: After an error about missing rights to read.
+READER_HINT: Final = "ask for ClusterRole capcard-sched-reader (manifests/readers)"
+
 #: The type of the `-f` parameter of every command.
 Files: TypeAlias = Annotated[
     tuple[str, ...],
     Parameter(name=["--file", "-f"], negative=(), allow_leading_hyphen=True, show_default=False, metavar="PATH"),
 ]
+
+
+class BadInputError(Exception):
+    """Invalid flag or file; the text is printed."""
 
 
 def usage_error(text: str) -> int:
@@ -72,6 +79,17 @@ class FailureWatch:
         for ref, message in result.report.warnings:
             self.warnings[f"{ref.kind} {ref.name}: {message}"] = None
         return result
+
+    def full_session(self, now: float, *, read_only: bool) -> None:
+        """One session that attempts every job, so that all figures are of one state; with `read_only` it attempts none.
+
+        `now` in Unix seconds.
+        """
+        self._core.pause_actions(paused=read_only)
+        if not read_only:
+            self._core.keep_silent()
+        self._core.resync()
+        self.step((), now)
 
     def report(self) -> int:
         """Print one line per distinct error. Returns the exit status of the run."""

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 import msgspec
 from cyclopts import Parameter
 
-from capcard_sched.cli.inputs import READER_HINT, BadInputError
+from capcard_sched.cli.exit_codes import READER_HINT, BadInputError
 from capcard_sched.cli.lists import Column, Json
 from capcard_sched.model.diagnosis import ExpectedStart, JobDiagnosis, no_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from capcard_sched.cli.cluster_source import ClusterSource
+    from capcard_sched.cli.sources.inputs import LoadedCluster
     from capcard_sched.insight.durations import JobRun
     from capcard_sched.insight.expected_start import Forecast, KnownState
 
@@ -27,7 +27,7 @@ _SMALL: Final = 200
 
 
 def explain_start(
-    cluster: ClusterSource, found: JobDiagnosis, history: Iterable[Path], ledger: str = "", *, wanted: bool | None
+    cluster: LoadedCluster, found: JobDiagnosis, history: Iterable[Path], ledger: str = "", *, wanted: bool | None
 ) -> ExpectedStart | None:
     """The expected start of the job of a diagnosis; None for one that does not wait, or when not wanted.
 
@@ -43,7 +43,7 @@ def explain_start(
     return _forecast(cluster, read_history(history), ledger).explain(found)
 
 
-def _forecast(cluster: ClusterSource, history: Iterable[JobRun], ledger: str) -> Forecast:
+def _forecast(cluster: LoadedCluster, history: Iterable[JobRun], ledger: str) -> Forecast:
     """The expected starts of a cluster. `history`, `ledger`: runs of like jobs. Raises BadInputError."""
     from capcard_sched.insight.expected_start import Forecast
 
@@ -90,7 +90,7 @@ def read_history(files: Iterable[Path]) -> list[JobRun]:
 
 
 def with_expected_starts(
-    cluster: ClusterSource, items: list[Json], history: Iterable[JobRun], ledger: str = ""
+    cluster: LoadedCluster, items: list[Json], history: Iterable[JobRun], ledger: str = ""
 ) -> list[Json]:
     """Items of `job list` with a field `expectedStart`: null for a job that does not wait. Raises BadInputError."""
     if cluster.unreadable:

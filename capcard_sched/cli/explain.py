@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import msgspec
 from cyclopts import Parameter
 
-from capcard_sched.cli.cluster_source import Source, load_cluster
-from capcard_sched.cli.exit_codes import usage_error
+from capcard_sched.cli.exit_codes import BadInputError, usage_error
 from capcard_sched.cli.expected_start import HistoryFlag, LedgerFlag, check_history, explain_start
-from capcard_sched.cli.inputs import BadInputError
 from capcard_sched.cli.lists import print_document
+from capcard_sched.cli.sources.load import load_cluster
+from capcard_sched.cli.sources.source import Source
 from capcard_sched.reports.progress import shown_progress
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ def explain(
     try:
         check_history(history, ledger, source.recording)
         cluster = load_cluster(source, namespace=namespace)
-        namespace = namespace or cluster.namespace
+        namespace = namespace or cluster.given.namespace
         subject = find(cluster.core, cluster.objects, namespace, name)
         if subject is None:
-            text = f"{namespace}/{name}: no such job or pod {cluster.when}"
+            text = f"{namespace}/{name}: no such job or pod {cluster.given.when}"
             return usage_error(f"{text}; {_suggestions(cluster.core, namespace, name)}")
         others = [] if "/" in name else namesakes(cluster.core.snapshot(), namespace, name)
         if len(others) > 1:
@@ -73,7 +73,7 @@ def explain(
                 cluster.objects,
                 subject,
                 cluster.now,
-                is_live=cluster.is_live,
+                is_live=cluster.given.is_live,
                 unreadable=cluster.unreadable,
                 fix=fix,
                 meanwhile=_import_report if output == "text" else lambda: None,
@@ -89,7 +89,7 @@ def explain(
         from capcard_sched.reports.explain import print_diagnosis
 
         print_diagnosis(found)
-    return cluster.report()
+    return cluster.watched.report()
 
 
 def _import_report() -> None:

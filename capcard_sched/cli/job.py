@@ -6,8 +6,7 @@ from typing import Annotated, Any
 import cyclopts
 from cyclopts import Parameter
 
-from capcard_sched.cli.cluster_source import ClusterSource, Source
-from capcard_sched.cli.exit_codes import usage_error
+from capcard_sched.cli.exit_codes import BadInputError, usage_error
 from capcard_sched.cli.expected_start import (
     START_COLUMNS,
     HistoryFlag,
@@ -16,7 +15,6 @@ from capcard_sched.cli.expected_start import (
     read_history,
     with_expected_starts,
 )
-from capcard_sched.cli.inputs import BadInputError
 from capcard_sched.cli.lists import (
     Column,
     Listing,
@@ -25,6 +23,8 @@ from capcard_sched.cli.lists import (
     show_list,
 )
 from capcard_sched.cli.live_objects import Live, change_object, object_change, object_show
+from capcard_sched.cli.sources.inputs import LoadedCluster
+from capcard_sched.cli.sources.source import Source
 from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.timestamps import span
 
@@ -85,7 +85,7 @@ LISTING = Listing(
 )
 
 
-def read_jobs(found: ClusterSource) -> list[dict[str, Any]]:
+def read_jobs(found: LoadedCluster) -> list[dict[str, Any]]:
     """The items of `job list`."""
     from capcard_sched.insight.lists import job_items
 
@@ -122,7 +122,7 @@ def list_jobs(
         source: Flags that select the cluster.
     """
 
-    def read(found: ClusterSource) -> list[dict[str, Any]]:
+    def read(found: LoadedCluster) -> list[dict[str, Any]]:
         items = [item for item in read_jobs(found) if not scheduler or item["scheduler"] == scheduler]
         return with_expected_starts(found, items, runs, ledger) if expected_start else items
 

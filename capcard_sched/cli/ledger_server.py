@@ -9,7 +9,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from capcard_sched.cli.inputs import BadInputError
+from capcard_sched.cli.exit_codes import BadInputError
 from capcard_sched.input_files import read_input
 from capcard_sched.ledger.job_history import JobLife
 from capcard_sched.ledger.usage_report import UsageReport

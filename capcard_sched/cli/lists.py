@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Ty
 import msgspec
 from cyclopts import Parameter
 
-from capcard_sched.cli.cluster_source import Source, load_cluster
-from capcard_sched.cli.exit_codes import usage_error
-from capcard_sched.cli.inputs import READER_HINT, BadInputError
-from capcard_sched.cli.live_cluster import leave_cache
+from capcard_sched.cli.exit_codes import READER_HINT, BadInputError, usage_error
 from capcard_sched.cli.output import put, put_error, put_json
+from capcard_sched.cli.sources.load import leave_cache, load_cluster
+from capcard_sched.cli.sources.source import Source
 from capcard_sched.model.quoting import escaped
 from capcard_sched.model.trials import API_VERSION
 
 if TYPE_CHECKING:
     from cyclopts import App
 
-    from capcard_sched.cli.cluster_source import ClusterSource
+    from capcard_sched.cli.sources.inputs import LoadedCluster
     from capcard_sched.reports.tables import TextTable
 
 Json: TypeAlias = dict[str, Any]
@@ -111,7 +110,7 @@ class Listing(NamedTuple):
 
 def show_list(
     listing: Listing,
-    read: Callable[[ClusterSource], list[Json]],
+    read: Callable[[LoadedCluster], list[Json]],
     flags: ListFlags,
     source: Source,
     names: Sequence[str] = (),
@@ -131,18 +130,19 @@ def show_list(
         if unread:
             text = f"access denied: {', '.join(unread)}; {listing.kind.lower()} list reads them"
             raise BadInputError(f"{text}: {READER_HINT}")
-        namespace = "" if everywhere else given or found.namespace
+        namespace = "" if everywhere else given or found.given.namespace
 
-        def select(found: ClusterSource) -> list[Json]:
+        def select(found: LoadedCluster) -> list[Json]:
             return _selected(listing, read(found), flags, namespace, names)
 
         items = select(found)
         printer = Printer(listing, flags.output, namespace=namespace, all_namespaces=everywhere)
         if flags.watch:
+            from capcard_sched.cli.sources.live import LiveInput
             from capcard_sched.cli.watch import follow
 
-            assert found.live is not None
-            follow(source, found.live, printer.print_items, select, headlines=found.headlines is not None)
+            assert isinstance(found.given, LiveInput)
+            follow(found.given, printer.print_items, select, headlines=found.headlines is not None)
         else:
             printer.print_list(items)
     except BadInputError as error:
@@ -150,10 +150,10 @@ def show_list(
     finally:
         if found is not None and found.headlines is not None:
             found.headlines.stop()
-    return found.report()
+    return found.watched.report()
 
 
-def add_list(app: App, listing: Listing, text: str, read: Callable[[ClusterSource], list[Json]]) -> None:
+def add_list(app: App, listing: Listing, text: str, read: Callable[[LoadedCluster], list[Json]]) -> None:
     """Add the verb `list` of a kind without namespaces. `text`: the beginning of its help."""
     kind = listing.kind.lower()
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 
 from cyclopts import Group, Parameter
 
-from capcard_sched.cli.exit_codes import usage_error
-from capcard_sched.cli.inputs import READER_HINT
+from capcard_sched.cli.exit_codes import READER_HINT, usage_error
 from capcard_sched.cli.lists import OutputFlag, Printer, WatchFlag, print_document
 from capcard_sched.cli.output import put
 from capcard_sched.model.kinds import CRD_HINT

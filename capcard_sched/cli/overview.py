@@ -21,7 +21,7 @@ from capcard_sched.reports.tables import titled
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from capcard_sched.cli.cluster_source import ClusterSource
+    from capcard_sched.cli.sources.inputs import LoadedCluster
 
 #: Jobs: the maximum listed; with more, the longest pending ones come first.
 _MOST_JOBS: Final = 100
@@ -43,7 +43,7 @@ class EvictionRow(NamedTuple):
     reason: str
 
 
-def print_overview(found: ClusterSource, elapsed: float, evictions: Sequence[EvictionRow]) -> None:
+def print_overview(found: LoadedCluster, elapsed: float, evictions: Sequence[EvictionRow]) -> None:
     """Print jobs, queues, cards and evictions; empty tables are omitted. `elapsed` in seconds."""
     jobs = read_jobs(found)
     shown = _most_urgent(jobs)
@@ -65,7 +65,7 @@ def print_overview(found: ClusterSource, elapsed: float, evictions: Sequence[Evi
     put(f"After {span(elapsed)}: {ready}/{len(jobs)} jobs reached minAvailable; {plural(pending, 'pod')} pending.")
 
 
-def _workloads(found: ClusterSource) -> dict[str, str]:
+def _workloads(found: LoadedCluster) -> dict[str, str]:
     """Pods, as namespace/name, to the names of their workloads."""
     tasks = found.core.snapshot().state.tasks.values()
     return {task.key: workload_of(task.job).partition("/")[2] or task.name for task in tasks if task.job}
@@ -85,7 +85,7 @@ def _most_urgent(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return urgent[:_MOST_JOBS]
 
 
-def card_totals(found: ClusterSource) -> list[dict[str, Any]]:
+def card_totals(found: LoadedCluster) -> list[dict[str, Any]]:
     """Every whole card over all nodes, in order of name: the sums of `card list`."""
     from capcard_sched.framework.explain.capacity import CapacityReader
 

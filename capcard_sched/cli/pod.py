@@ -5,8 +5,9 @@ from typing import Annotated, Any
 import cyclopts
 from cyclopts import Parameter
 
-from capcard_sched.cli.cluster_source import ClusterSource, Source
 from capcard_sched.cli.lists import Column, Listing, NamespacedListFlags, field, show_list
+from capcard_sched.cli.sources.inputs import LoadedCluster
+from capcard_sched.cli.sources.source import Source
 from capcard_sched.model.timestamps import span
 
 app = cyclopts.App(name="pod", help="List the pods of jobs.", result_action="return_value")
@@ -50,7 +51,7 @@ def list_pods(
         source: Flags that select the cluster.
     """
 
-    def read(found: ClusterSource) -> list[dict[str, Any]]:
+    def read(found: LoadedCluster) -> list[dict[str, Any]]:
         from capcard_sched.insight.lists import pod_items
 
         items = pod_items(found.core, found.objects, found.now)

@@ -12,7 +12,7 @@ from capcard_sched.model.quantity import in_units, shown_amount
 from capcard_sched.model.queue import ROOT
 
 if TYPE_CHECKING:
-    from capcard_sched.cli.cluster_source import ClusterSource
+    from capcard_sched.cli.sources.inputs import LoadedCluster
 
 app = cyclopts.App(name="queue", help="Show and change queues.", result_action="return_value")
 for _verb in ("get", "create", "open", "close", "update", "delete"):
@@ -118,7 +118,7 @@ LISTING: Final = Listing(
 )
 
 
-def read_queues(found: ClusterSource) -> list[dict[str, Any]]:
+def read_queues(found: LoadedCluster) -> list[dict[str, Any]]:
     """The items of `queue list`."""
     from capcard_sched.framework.explain.capacity import CapacityReader
     from capcard_sched.framework.explain.limits import LimitReader

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from capcard_sched.cli.exit_codes import usage_error
-from capcard_sched.cli.inputs import BadInputError, conf_text, valid_conf
+from capcard_sched.cli.exit_codes import BadInputError, usage_error
+from capcard_sched.cli.sources.cores import conf_text, valid_conf
 from capcard_sched.model.quoting import plural
 from capcard_sched.model.timestamps import format_timestamp
 
@@ -85,15 +85,14 @@ def replay(
 
 def _write_report(file: Path, plugins_dir: Path | None, report: Path) -> None:
     """Write the page of the end of a recording. Raises BadInputError."""
-    from capcard_sched.cli.cluster_source import Source, cluster_of_state, state_of_file
     from capcard_sched.cli.report import write_report
+    from capcard_sched.cli.sources.inputs import RecordedInput
+    from capcard_sched.cli.sources.source import Source
     from capcard_sched.cli.web_files import recorded_history
 
-    source = Source(recording=file, plugins_dir=plugins_dir)
-    state = state_of_file(source)
-    assert state is not None
-    found = cluster_of_state(source, state, read_only=True, headlines=True)
-    write_report(report, found, source, state, str(file), recorded_history(file))
+    given = RecordedInput(Source(plugins_dir=plugins_dir), file)
+    found = given.load(read_only=True, headlines=True)
+    write_report(report, found, str(file), recorded_history(file))
 
 
 def _rendered(found: Replayed, *, other: bool) -> list[RenderableType]:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from capcard_sched.cli.inputs import BadInputError
+from capcard_sched.cli.exit_codes import BadInputError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from capcard_sched.cli.cluster_source import ClusterSource, Source, SourceState
+    from capcard_sched.cli.sources.inputs import LoadedCluster
     from capcard_sched.ledger.usage_ledger import UsageLedger
     from capcard_sched.ledger.usage_report import UsageReport
     from capcard_sched.web.history import History
@@ -22,15 +22,12 @@ if TYPE_CHECKING:
 _LINK: Final = re.compile(r"<a [^>]*>(.*?)</a>", re.DOTALL)
 
 
-def write_report(
-    path: Path, found: ClusterSource, source: Source, state: SourceState | None, label: str, history: History
-) -> None:
+def write_report(path: Path, found: LoadedCluster, label: str, history: History) -> None:
     """Write the overview of a cluster at its end. `label`: the input, for the footer. Raises BadInputError."""
-    from capcard_sched.cli.web_files import cluster_of, once
+    from capcard_sched.cli.web_files import cluster_of
     from capcard_sched.web.overview import overview
 
-    headlines = once(lambda: found.headlines.read(found.now) if found.headlines is not None else {})
-    view = overview(cluster_of(found, source, state, label, headlines, history), {})
+    view = overview(cluster_of(found, label, history), {})
     _write(path, "overview.html", view)
 
 

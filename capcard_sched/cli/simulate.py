@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from capcard_sched.cli.exit_codes import FailureWatch, Files, usage_error
-from capcard_sched.cli.inputs import BadInputError, build_core, options_of, settings_of
+from capcard_sched.cli.exit_codes import BadInputError, FailureWatch, Files, usage_error
 from capcard_sched.cli.output import put, put_error, put_json
+from capcard_sched.cli.sources.cores import options_of, settings_of
+from capcard_sched.cli.sources.inputs import LoadedCluster, ManifestInput
+from capcard_sched.cli.sources.source import Source
 from capcard_sched.controllers.objects import ROOT_QUEUE
-from capcard_sched.reports.progress import shown_progress
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.scenario import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from capcard_sched.cli.cluster_source import ClusterSource
     from capcard_sched.cli.ledger_steps import LedgerSteps
     from capcard_sched.model.card_labels import CardLabels
     from capcard_sched.simulation.run import SimulationOutcome
@@ -63,18 +63,27 @@ def simulate(
     """
     from capcard_sched.simulation.scenario_reader import load_scenario
 
+    given = ManifestInput(
+        Source(
+            file=file,
+            scheduler_name=scheduler_name,
+            default_queue=default_queue,
+            plugins_dir=plugins_dir,
+            until=until,
+            schedule_period=schedule_period,
+        )
+    )
     try:
-        settings = settings_of(file)
-        options = options_of(until, schedule_period, scheduler_name, default_queue, settings)
+        given.settings = settings_of(file)
+        options = options_of(given.source, given.settings, simulated=True)
         if not file:
             raise BadInputError("-f is required: a file, a folder or - for standard input")
         scenario = load_scenario(file, existing_queues=(ROOT_QUEUE, options.default_queue))
-        scheduler = build_core(scheduler_conf, plugins_dir, options, settings)
+        scheduler = given.core(scheduler_conf)
     except (BadInputError, InputError) as error:
         return usage_error(str(error))
     from capcard_sched.gc import settle_memory
     from capcard_sched.reports.recording import Recorder
-    from capcard_sched.simulation.run import simulate as run
 
     settle_memory()
     card_labels = scheduler.snapshot().state.card_labels
@@ -82,21 +91,18 @@ def simulate(
     try:
         with ExitStack() as stack:
             steps = None if ledger is None else stack.enter_context(_simulation_ledger(ledger, card_labels, options))
-            watched = FailureWatch(scheduler, *(one for one in (recorder, steps) if one is not None))
-            with shown_progress("simulating") as progress:
-                outcome = run(scenario, watched, options._replace(card_labels=card_labels), progress.simulated)
+            recorders = (one for one in (recorder, steps) if one is not None)
+            watched, outcome = given.simulate(scenario, scheduler, *recorders)
             if steps is not None:
                 steps.record(outcome.deltas, EPOCH + outcome.end / SECOND, ())
                 steps.ledger.flush()
-    except (BadInputError, InputError) as error:
+    except BadInputError as error:
         return usage_error(str(error))
     for warning in (*outcome.warnings, *watched.warnings):
         put_error(f"warning: {warning}")
     found = None
     if output == "table" or report is not None:
-        from capcard_sched.cli.cluster_source import ended_simulation
-
-        found = ended_simulation(scheduler, FailureWatch(scheduler), outcome, read_only=True, headlines=True)
+        found = given.ended(scheduler, FailureWatch(scheduler), outcome, read_only=True, headlines=True)
         found.watched.warnings.update(dict.fromkeys((*outcome.warnings, *watched.warnings)))
     _show(outcome, output, found, evictions=not timeline)
     if recorder is not None:
@@ -107,13 +113,12 @@ def simulate(
         for line in timeline_lines(timeline_of(recorder)):
             (put if output == "table" else put_error)(line)
     if report is not None and recorder is not None and found is not None:
-        from capcard_sched.cli.cluster_source import Source
         from capcard_sched.cli.report import write_report
         from capcard_sched.web.history import history_of
 
         try:
             history = history_of(recorder, EPOCH + outcome.begin / SECOND)
-            write_report(report, found, Source(file=file), None, ", ".join(file), history)
+            write_report(report, found, ", ".join(file), history)
         except BadInputError as error:
             return usage_error(str(error))
     return watched.report()
@@ -142,7 +147,7 @@ def _simulation_ledger(url: str, card_labels: CardLabels, options: SimulationOpt
         raise BadInputError(f"--ledger: {error}") from None
 
 
-def _show(outcome: SimulationOutcome, output: str, found: ClusterSource | None, *, evictions: bool) -> None:
+def _show(outcome: SimulationOutcome, output: str, found: LoadedCluster | None, *, evictions: bool) -> None:
     """`found`: the cluster at the end, for a table. `evictions`: list them; the timeline has them, too."""
     if output == "table":
         assert found is not None

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from capcard_sched.cli.cluster_source import INSTALLED_CONF, CacheFlag, Source, live_state, read_live
-from capcard_sched.cli.exit_codes import usage_error
-from capcard_sched.cli.inputs import BadInputError
+from capcard_sched.cli.exit_codes import BadInputError, usage_error
 from capcard_sched.cli.output import put_error
+from capcard_sched.cli.sources.load import live_input
+from capcard_sched.cli.sources.source import INSTALLED_CONF, CacheFlag, Source
 from capcard_sched.daemon.diagnosis.saved_state import document_text, manifests_of
 
 
@@ -40,9 +40,10 @@ def snapshot(
     """
     source = Source(kubeconfig=kubeconfig, context=context, installed_conf=installed_conf, cache=cache)
     try:
-        state = live_state(source, read_live(source, namespace))
-        items = manifests_of(state.deltas)
-        output.write_bytes(document_text(state.settings, items))
+        given = live_input(source, namespace)
+        settings = given.read()
+        items = manifests_of(given.deltas)
+        output.write_bytes(document_text(settings, items))
     except BadInputError as error:
         return usage_error(str(error))
     except OSError as error:

@@ -8,16 +8,16 @@ from capcard_sched.cli.output import put_error
 from capcard_sched.model.cards import CARD
 
 if TYPE_CHECKING:
-    from capcard_sched.cli.cluster_source import ClusterSource
+    from capcard_sched.cli.sources.inputs import LoadedCluster
 
 
-def unused_cards(found: ClusterSource) -> dict[tuple[str, str], int]:
+def unused_cards(found: LoadedCluster) -> dict[tuple[str, str], int]:
     """Node and card to the number of unused cards, where the pods of a card are measured.
 
     Empty without a Prometheus in the scheduler-conf. One that gives no figures is a note on standard error.
     """
     snapshot = found.core.snapshot()
-    if not found.is_live or not snapshot.conf.metrics:
+    if not found.given.is_live or not snapshot.conf.metrics:
         return {}
     from capcard_sched.daemon.card_activity import CardMeter
     from capcard_sched.ledger.unused_time import UnmeasuredError

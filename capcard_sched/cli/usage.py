@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 from cyclopts import App, Parameter
 
-from capcard_sched.cli.exit_codes import usage_error
-from capcard_sched.cli.inputs import BadInputError, valid_conf
+from capcard_sched.cli.exit_codes import BadInputError, usage_error
 from capcard_sched.cli.output import put, put_error, put_json
 from capcard_sched.cli.report import write_usage
+from capcard_sched.cli.sources.cores import valid_conf
 from capcard_sched.model.timestamps import SPAN_FORM, DurationError, format_timestamp, parse_span, span
 from capcard_sched.reports.evictions import preemptor_text
 from capcard_sched.reports.tables import TextTable

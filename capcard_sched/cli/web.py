@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 
 from cyclopts import Group, Parameter
 
-from capcard_sched.cli.cluster_source import Source
-from capcard_sched.cli.exit_codes import usage_error
-from capcard_sched.cli.inputs import BadInputError
-from capcard_sched.cli.live_cluster import leave_cache
+from capcard_sched.cli.exit_codes import BadInputError, usage_error
 from capcard_sched.cli.output import put
+from capcard_sched.cli.sources.load import leave_cache
+from capcard_sched.cli.sources.source import Source
 from capcard_sched.daemon.flag_values import AddressFlag, read_address
 
 if TYPE_CHECKING:
@@ -172,16 +171,16 @@ def _serve_live(
     source: Source, address: AddressFlag, ledger: tuple[str, str], authentication: Authentication, proxy: Proxy
 ) -> None:
     """Follow a live cluster and serve. Raises BadInputError and CancelledError."""
-    from capcard_sched.cli.inputs import build_core, options_of
-    from capcard_sched.cli.live_cluster import connection_of
-    from capcard_sched.cli.watch import run_followed
+    from capcard_sched.cli.sources.cores import build_core, options_of
+    from capcard_sched.cli.sources.held_cluster import run_followed
+    from capcard_sched.cli.sources.live import connection_of
     from capcard_sched.cli.web_live import FollowedCluster
     from capcard_sched.gc import keep_all
 
     if source.cache:
         leave_cache(source.cache, "web follows the cluster itself")
     connection = connection_of(source.kubeconfig, source.context)
-    core = build_core(None, None, options_of(None, "1s", source.scheduler_name, source.default_queue))
+    core = build_core(None, None, options_of(source))
     keep_all()  # until the lists are complete
 
     async def serve() -> None:

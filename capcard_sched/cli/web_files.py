@@ -8,21 +8,17 @@ import signal
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr
+from copy import copy
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
-from capcard_sched.cli.cluster_source import (
-    cluster_of_state,
-    ended_simulation,
-    load_input,
-    run_scenario,
-    state_of_file,
-)
+from capcard_sched.cli.exit_codes import BadInputError
 from capcard_sched.cli.expected_start import explain_start
-from capcard_sched.cli.inputs import BadInputError, valid_conf
-from capcard_sched.cli.sessions import full_session
+from capcard_sched.cli.sources.cores import valid_conf
+from capcard_sched.cli.sources.inputs import ManifestInput, RecordedInput, saved_input
 from capcard_sched.cli.what_if import compare, describe_changes
 from capcard_sched.insight.changes import UnknownObjectError
 from capcard_sched.model.diagnosis import no_start
@@ -37,14 +33,14 @@ from capcard_sched.web.pages import FIRST_ADDRESSES, PAGES
 from capcard_sched.web.prepared import PreparedCluster
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Mapping
 
-    from capcard_sched.cli.cluster_source import ClusterSource, SimulationInput, Source, SourceState
-    from capcard_sched.framework.core import Core
+    from capcard_sched.cli.sources.inputs import Input, LoadedCluster
+    from capcard_sched.cli.sources.source import Source
     from capcard_sched.insight.forked_copy import RunningCopy
-    from capcard_sched.insight.headlines import Headline
     from capcard_sched.model.diagnosis import ExpectedStart, JobDiagnosis
     from capcard_sched.model.trials import InsightPart
+    from capcard_sched.simulation.scenario import Scenario
     from capcard_sched.web.copies import PageAnswer
     from capcard_sched.web.history import History
     from capcard_sched.web.pages import Page
@@ -67,7 +63,9 @@ class FileClusters:
         self._thread = ThreadPoolExecutor(1, "clusters")
         self._kept: OrderedDict[float | None, Cluster] = OrderedDict()
         self._history: History | None = None
-        self._given: SimulationInput | None = None
+        self._given = ManifestInput(source)
+        #: Of manifests, once they are read.
+        self._scenario: Scenario | None = None
         #: Document and query of a page to its view: files do not change.
         self._views: OrderedDict[tuple[object, ...], InsightPart] = OrderedDict()
         #: Locks of the views that are made now.
@@ -81,15 +79,16 @@ class FileClusters:
             raise BadInputError(
                 "-f -: the input is read again for a comparison, standard input only once; save it to a file"
             )
-        state = state_of_file(self._source) if self._source.until is None or self._source.recording else None
+        source = self._source
+        state = saved_input(source) if source.recording is None else RecordedInput(source, source.recording)
         if state is None:
-            found, recorder = self._simulate(self._source)
+            found, recorder = self._simulate(self._given)
             begin = recorder.begin if recorder.begin is not None else found.now
             self._history = history_of(recorder, min(begin, found.now))
         else:
-            found = cluster_of_state(self._source, state, read_only=True, headlines=True)
-            self._history = None if self._source.recording is None else recorded_history(self._source.recording)
-        cluster = self._kept[None] = self._cluster(found, self._source, state)
+            found = state.load(read_only=True, headlines=True)
+            self._history = None if source.recording is None else recorded_history(source.recording)
+        cluster = self._kept[None] = self._cluster(found)
         return cluster
 
     @property
@@ -184,48 +183,31 @@ class FileClusters:
     def _load_at(self, moment: float) -> Cluster:
         assert self._history is not None
         if self._source.recording is not None:
-            state = state_of_file(self._source, moment)
-            assert state is not None
-            found = cluster_of_state(self._source, state, read_only=True, headlines=True)
-            return self._cluster(replace(found, now=moment), self._source, state)
-        source = replace(self._source, until=f"{max(0.0, moment - self._history.begin):.0f}s")
-        return self._cluster(self._simulate(source)[0], source, None)
+            found = RecordedInput(self._source, self._source.recording, moment).load(read_only=True, headlines=True)
+            return self._cluster(replace(found, now=moment))
+        given = copy(self._given)
+        given.source = replace(self._source, until=f"{max(0.0, moment - self._history.begin):.0f}s")
+        return self._cluster(self._simulate(given)[0])
 
-    def _simulate(self, source: Source) -> tuple[ClusterSource, Recorder]:
-        made: list[Recorder] = []
-        given = self._given = self._given or load_input(source)
-
-        def recorder(core: Core) -> Recorder:
-            made.append(Recorder(core.snapshot().state.card_labels))
-            return made[0]
-
-        core, watched, outcome = run_scenario(given, source, source.scheduler_conf, recorder=recorder)
-        made[0].finish(EPOCH + outcome.end / SECOND)
-        found = ended_simulation(core, watched, outcome, read_only=True, headlines=True)
+    def _simulate(self, given: ManifestInput) -> tuple[LoadedCluster, Recorder]:
+        self._scenario = self._scenario or given.scenario()
+        core = given.core(given.source.scheduler_conf, simulated=True)
+        recorder = Recorder(core.snapshot().state.card_labels)
+        watched, outcome = given.simulate(self._scenario, core, recorder)
+        recorder.finish(EPOCH + outcome.end / SECOND)
+        found = given.ended(core, watched, outcome, read_only=True, headlines=True)
         for warning in outcome.warnings:
             watched.warnings.setdefault(warning, None)
-        return found, made[0]
+        return found, recorder
 
-    def _cluster(self, found: ClusterSource, source: Source, state: SourceState | None) -> Cluster:
-        headlines = once(lambda: found.headlines.read(found.now) if found.headlines is not None else {})
-        headlines()
-        cluster = cluster_of(found, source, state, self._label, headlines, self._history)
+    def _cluster(self, found: LoadedCluster) -> Cluster:
+        cluster = cluster_of(found, self._label, self._history)
+        cluster.headlines()
         return replace(cluster, ledger=self._ledger)
 
 
-def cluster_of(
-    found: ClusterSource,
-    source: Source,
-    state: SourceState | None,
-    label: str,
-    headlines: Callable[[], Mapping[str, Headline]],
-    history: History | None = None,
-    like_jobs: str = "",
-) -> Cluster:
-    """The cluster of pages. `state`: what a comparison starts from; None for the files of the source.
-
-    `like_jobs`: the ledger with durations of like jobs, "" for none.
-    """
+def cluster_of(found: LoadedCluster, label: str, history: History | None = None, like_jobs: str = "") -> Cluster:
+    """The cluster of pages. `like_jobs`: the ledger with durations of like jobs, "" for none."""
 
     def expected_start(diagnosis: JobDiagnosis, wanted: bool) -> ExpectedStart | None:
         try:
@@ -238,27 +220,15 @@ def cluster_of(
         objects=found.objects,
         now=found.now,
         source=label,
-        is_live=found.is_live,
+        is_live=found.given.is_live,
         unreadable=found.unreadable,
         warnings=tuple(found.watched.warnings),
-        headlines=headlines,
-        session=lambda: full_session(found.core, found.watched, found.now, read_only=False),
+        headlines=cache(lambda: found.headlines.read(found.now) if found.headlines is not None else {}),
+        session=lambda: found.watched.full_session(found.now, read_only=False),
         expected_start=expected_start,
-        what_if=lambda changes: _compare(source, state, changes),
+        what_if=lambda changes: _compare(found.given, changes),
         history=history,
     )
-
-
-def once(read: Callable[[], Mapping[str, Headline]]) -> Callable[[], Mapping[str, Headline]]:
-    """A function that reads with its first call."""
-    kept: list[Mapping[str, Headline]] = []
-
-    def cached() -> Mapping[str, Headline]:
-        if not kept:
-            kept.append(read())
-        return kept[0]
-
-    return cached
 
 
 def recorded_history(file: Path) -> History:
@@ -281,7 +251,7 @@ def recorded_history(file: Path) -> History:
     return history_of(recorder, min(reader.header.at, now if recorder.begin is None else recorder.begin))
 
 
-def _compare(source: Source, state: SourceState | None, changes: ProposedChanges) -> Comparison:
+def _compare(given: Input, changes: ProposedChanges) -> Comparison:
     """The effect of changes. Called in a copy of the process, which writes to no stream of the server."""
     signal.alarm(_MOST_SECONDS)
     printed = io.StringIO()
@@ -291,10 +261,10 @@ def _compare(source: Source, state: SourceState | None, changes: ProposedChanges
             if changes.conf:
                 conf = Path(folder, "scheduler-conf")
                 conf.write_text(changes.conf, "utf-8")
-                _refuse_requests(changes.conf, source)
+                _refuse_requests(changes.conf, given.source)
             words = describe_changes((), changes.quota, changes.drain, changes.add_nodes, None)
             words += ["--conf"] if conf is not None else []
-            found = compare(source, state, words, (), changes.quota, changes.drain, changes.add_nodes, conf)
+            found = compare(given, words, (), changes.quota, changes.drain, changes.add_nodes, conf)
         except (BadInputError, UnknownObjectError) as error:
             text = str(error)
             return Comparison(error=text.replace(f"{folder}/", ""), warnings=_lines(printed, folder))

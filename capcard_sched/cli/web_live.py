@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from capcard_sched.cli.cluster_source import live_state, load_cluster
-from capcard_sched.cli.held_cluster import HeldCluster
-from capcard_sched.cli.live_cluster import hold
-from capcard_sched.cli.web_files import cluster_of, once
+from capcard_sched.cli.sources.held_cluster import HeldCluster, HeldInput
+from capcard_sched.cli.web_files import cluster_of
 from capcard_sched.gc import keep_all
 from capcard_sched.insight.forked_copy import ForkedCopyError
 from capcard_sched.web.copies import PageAnswer, view_of
@@ -27,7 +25,7 @@ from capcard_sched.web.source import UnavailableError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-    from capcard_sched.cli.cluster_source import Source
+    from capcard_sched.cli.sources.source import Source
     from capcard_sched.framework.core import Core
     from capcard_sched.kube.connection import Connection
     from capcard_sched.model.deltas import Delta
@@ -291,15 +289,11 @@ class LiveClusters:
     def _cluster(self) -> Cluster:
         """The cluster, in a copy of the process."""
         keep_all()
-        hold(self._held.read)
         notes = io.StringIO()
         with redirect_stderr(notes):
-            found = load_cluster(self._source, read_only=True, jobs=True)
-        assert found.live is not None
-        headlines = once(lambda: found.headlines.read(found.now) if found.headlines is not None else {})
-        state = live_state(self._source, found.live)
+            found = HeldInput(self._source, self._held, jobs=True).load(read_only=True, headlines=True)
         server = self._held.connection.server
-        cluster = cluster_of(found, self._source, state, server, headlines, like_jobs=self._ledger)
+        cluster = cluster_of(found, server, like_jobs=self._ledger)
         warnings = (*cluster.warnings, *(line.removeprefix("warning: ") for line in notes.getvalue().splitlines()))
         return replace(cluster, warnings=tuple(dict.fromkeys(warnings)), ledger=self._ledger)
 

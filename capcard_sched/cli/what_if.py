@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 import msgspec
 from cyclopts import Parameter
 
-from capcard_sched.cli.cluster_source import Source, load_input, load_state, run_scenario
-from capcard_sched.cli.exit_codes import usage_error
-from capcard_sched.cli.inputs import BadInputError
+from capcard_sched.cli.exit_codes import BadInputError, usage_error
 from capcard_sched.cli.lists import print_document
 from capcard_sched.cli.output import put_error
-from capcard_sched.cli.sessions import full_session
+from capcard_sched.cli.sources.load import input_of
+from capcard_sched.cli.sources.source import Source
 from capcard_sched.simulation.clock import EPOCH, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from capcard_sched.cli.cluster_source import SimulationInput, SourceState
     from capcard_sched.cli.exit_codes import FailureWatch
+    from capcard_sched.cli.sources.inputs import Input
+    from capcard_sched.daemon.diagnosis.saved_state import SavedSettings
     from capcard_sched.framework.core import Core
     from capcard_sched.insight.what_if import NodeCopies, QuotaChange
     from capcard_sched.model.trials import WhatIfReport
@@ -71,7 +71,7 @@ def what_if(
             raise BadInputError("no change: pass --add, --quota, --drain, --add-nodes or --conf")
         if add and "-" in (*source.file, *add):
             raise BadInputError("--add: the base is read twice, standard input only once; save it to a file")
-        found = compare(source, load_state(source), changes, add, quota, drain, add_nodes, conf, save=save)
+        found = compare(input_of(source), changes, add, quota, drain, add_nodes, conf, save=save)
     except (BadInputError, UnknownObjectError) as error:
         return usage_error(str(error))
     report = found.report
@@ -93,8 +93,7 @@ class Compared(NamedTuple):
 
 
 def compare(
-    source: Source,
-    state: SourceState | None,
+    given: Input,
     changes: Sequence[str],
     add: tuple[str, ...],
     quota: tuple[str, ...],
@@ -104,37 +103,39 @@ def compare(
     *,
     save: Path | None = None,
 ) -> Compared:
-    """Simulate a state, or the files of the source, as they are and with changes; parameters as of the flags.
+    """Simulate an input as it is and with changes; parameters as of the flags.
 
     `changes`: all of them in words. Prints warnings. Raises BadInputError and UnknownObjectError.
     """
     from capcard_sched.insight.what_if import change_scenario, compare_runs, overwritten_quotas
 
-    given = load_input(source, state=state)
-    more = load_input(source, *add, state=state) if add else given
+    scenario = given.scenario()
+    more = given.scenario(*add) if add else scenario
     quotas = [_quota(text) for text in quota]
     copies = [_copies(text) for text in add_nodes]
-    scenario = change_scenario(more.scenario, quotas=quotas, drained=drain, copies=copies)
-    _warn_of_unknown_cards(quotas, scenario)
-    for text in overwritten_quotas(more.scenario, quotas):
+    changed = change_scenario(more, quotas=quotas, drained=drain, copies=copies)
+    _warn_of_unknown_cards(quotas, changed)
+    for text in overwritten_quotas(more, quotas):
         put_error(f"warning: {text}")
-    changed, new_conf = more._replace(scenario=scenario), conf or source.scheduler_conf
+    old_conf = given.source.scheduler_conf
+    new_conf = conf or old_conf
     if save is not None:
-        _save(changed, new_conf, save)
-    before, watched = _run(given, source, source.scheduler_conf, "before the changes")
-    after, also_watched = _run(changed, source, new_conf, "with the changes")
+        _save(changed, given.settings, new_conf, save)
+    before, watched = _run(given, scenario, old_conf, "before the changes")
+    after, also_watched = _run(given, changed, new_conf, "with the changes")
     for warning in dict.fromkeys((*before[1].warnings, *after[1].warnings)):
         put_error(f"warning: {warning}")
-    report = compare_runs(changes, before, after, scenario=more.scenario, drained=drain)
+    report = compare_runs(changes, before, after, scenario=more, drained=drain)
     return Compared(report, watched, also_watched)
 
 
 def _run(
-    given: SimulationInput, source: Source, conf: Path | None, which: str
+    given: Input, scenario: Scenario, conf: Path | None, which: str
 ) -> tuple[tuple[Core, SimulationOutcome], FailureWatch]:
-    core, watched, outcome = run_scenario(given, source, conf, f"simulating {which}")
+    core = given.core(conf, simulated=True)
+    watched, outcome = given.simulate(scenario, core, verb=f"simulating {which}")
     core.apply_all(outcome.deltas)
-    full_session(core, watched, EPOCH + outcome.end / SECOND, read_only=True)
+    watched.full_session(EPOCH + outcome.end / SECOND, read_only=True)
     return (core, outcome), watched
 
 
@@ -179,13 +180,13 @@ def _copies(text: str) -> NodeCopies:
     return NodeCopies(int(found["count"]), found["template"])
 
 
-def _save(changed: SimulationInput, conf: Path | None, path: Path) -> None:
-    """Write an input, with its settings under a scheduler-conf file where it has settings."""
+def _save(changed: Scenario, settings: SavedSettings | None, conf: Path | None, path: Path) -> None:
+    """Write the objects of a scenario, with settings under a scheduler-conf file where there are settings."""
     from capcard_sched.daemon.diagnosis.saved_state import document_of
     from capcard_sched.simulation.manifests import read_file, to_json
     from capcard_sched.simulation.scenario import as_manifests
 
-    settings, document = changed.settings, as_manifests(changed.scenario)
+    document = as_manifests(changed)
     try:
         if settings is not None:
             if conf is not None:

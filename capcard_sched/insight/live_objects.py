@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import msgspec
@@ -22,7 +22,7 @@ from capcard_sched.model.kinds import CRD_HINT, KIND_BY_NAME
 from capcard_sched.model.objects import ObjectMeta
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 
     from capcard_sched.insight.object_view import Json
     from capcard_sched.kube.connection import Connection
@@ -137,75 +137,72 @@ def fetch_events(connection: Connection, kind: str, namespace: str, name: str) -
     return sorted(found, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
 
 
-class Readable(NamedTuple):
-    """What one read of a live cluster found."""
+class ReadableLists(ReadAhead):
+    """The lists of the kinds that the scheduler watches, and of `more`, as far as they are readable.
 
-    #: Every object of the kinds.
-    deltas: list[Delta]
-    #: Required resources that are not readable, as `nodes` or `pods of other namespaces`.
-    unreadable: tuple[str, ...]
-    #: The kinds that are readable, with the paths that are.
-    kinds: tuple[WatchedKind[Any], ...]
-
-
-async def list_readable(
-    client: Client,
-    namespace: str,
-    observer: Observer,
-    more: Iterable[WatchedKind[Any]] = (),
-    begin: Callable[[], Awaitable[Callable[[Sequence[Delta]], None] | None]] | None = None,
-    *,
-    probe: bool = False,
-    count: Callable[[int, int], None] | None = None,
-) -> Readable:
-    """Every object of the kinds that the scheduler watches, and of `more`, as far as it is readable.
-
-    Pods, PodGroups and Jobs that are not readable in all namespaces are listed in `namespace`; "" for none. `begin` is
-    called once the first lists are requested; its result, if any, takes in the deltas of `KINDS` by page. `probe`: one
-    object of each kind at most, to find the kinds. `count` gets the number of objects so far, and that with those that
-    follow of the same kind. Raises ApiError when no namespace is readable, MissingKindError, and
-    Unreachable.
+    A context manager, which requests the first lists.
     """
-    found: list[Delta] = []
-    unreadable: list[str] = []
-    readable: list[WatchedKind[Any]] = []
-    refusal: ApiError | None = None
-    kinds, done = (*KINDS, *more), 0
-    async with ReadAhead(client, kinds, probe=probe) as lists:
-        take = None if begin is None else await begin()
 
-        def keep(deltas: Sequence[Delta]) -> None:
-            found.extend(deltas)
-            if take is not None and number < len(KINDS):
-                take(deltas)
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        observer: Observer,
+        more: Iterable[WatchedKind[Any]] = (),
+        *,
+        probe: bool = False,
+    ) -> None:
+        """`namespace`: that of pods, PodGroups and Jobs that are not readable in all namespaces; "" for none.
 
-        for number, kind in enumerate(kinds):
-            store = DeltaStore(kind, observer)
+        `probe`: one object of each kind at most, to find the kinds.
+        """
+        self._wanted, self._namespace, self._observer = (*KINDS, *more), namespace, observer
+        super().__init__(client, self._wanted, probe=probe)
+        #: Every object so far; the number of objects so far, and with those that follow of the same kind.
+        self.deltas: list[Delta] = []
+        self.done = self.total = 0
+        #: At the end: required resources that are not readable, as `nodes` or `pods of other namespaces`.
+        self.unreadable: tuple[str, ...] = ()
+        #: The kinds that are readable, with the paths that are.
+        self.kinds: tuple[WatchedKind[Any], ...] = ()
+
+    async def read(self) -> AsyncGenerator[Sequence[Delta]]:
+        """The deltas of the kinds that the scheduler watches by page; an empty page for one of `more`.
+
+        Raises ApiError when no namespace is readable, MissingKindError, and Unreachable.
+        """
+        unreadable: list[str] = []
+        refusal: ApiError | None = None
+        for number, kind in enumerate(self._wanted):
+            store = DeltaStore(kind, self._observer)
             try:
-                async for page in lists.pages(number):
-                    keep(initial_deltas(kind, page, store))
-                    done += len(page.items)
-                    if count is not None:
-                        count(done, done + page.remaining)
-                readable.append(kind)
+                async for page in self.pages(number):
+                    self.done += len(page.items)
+                    self.total = self.done + page.remaining
+                    yield self._kept(number, initial_deltas(kind, page, store))
+                self.kinds += (kind,)
             except ApiError as error:
-                if _is_missing(kind, error, observer):
+                if _is_missing(kind, error, self._observer):
                     continue
-                if error.status != HTTPStatus.FORBIDDEN or (kind.required and not namespace):
+                if error.status != HTTPStatus.FORBIDDEN or (kind.required and not self._namespace):
                     raise
-                own = _in_namespace(kind, namespace) if namespace and kind.resource in _NAMESPACED else None
-                deltas = None if own is None else await _list_own(client, own, observer)
+                own = _in_namespace(kind, self._namespace) if kind.resource in _NAMESPACED and self._namespace else None
+                deltas = None if own is None else await _list_own(self._client, own, self._observer)
                 if own is not None and deltas is not None:
-                    keep(deltas)
-                    readable.append(own)
+                    yield self._kept(number, deltas)
+                    self.kinds += (own,)
                 elif not kind.required:
-                    observer.watch(kind.resource, "forbidden", error.message)
+                    self._observer.watch(kind.resource, "forbidden", error.message)
                     continue
                 refusal = refusal or error
                 unreadable.append(kind.resource if deltas is None else f"{kind.resource} of other namespaces")
-    if refusal is not None and not any(" of other " in resource for resource in unreadable):
-        raise refusal
-    return Readable(found, tuple(sorted(unreadable)), tuple(readable))
+        if refusal is not None and not any(" of other " in resource for resource in unreadable):
+            raise refusal
+        self.unreadable = tuple(sorted(unreadable))
+
+    def _kept(self, number: int, deltas: list[Delta]) -> Sequence[Delta]:
+        self.deltas += deltas
+        return deltas if number < len(KINDS) else ()
 
 
 def _is_missing(kind: WatchedKind[Any], error: ApiError, observer: Observer) -> bool:

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from capcard_sched.cli.cluster_source import INSTALLED_CONF
 from capcard_sched.cli.main import run
+from capcard_sched.cli.sources.source import INSTALLED_CONF
 from capcard_sched.model import annotations as keys
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import gang, gpu_node, pod_group, queue

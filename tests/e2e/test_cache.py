@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from capcard_sched.cli.cluster_source import INSTALLED_CONF
-from capcard_sched.insight.live_objects import list_readable
+from capcard_sched.cli.sources.source import INSTALLED_CONF
+from capcard_sched.insight.live_objects import ReadableLists
 from capcard_sched.insight.object_view import _kind_of
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import load_connection
@@ -115,10 +115,17 @@ LISTS = [
 ]
 
 
+async def listed(client: Client, *, probe: bool) -> ReadableLists:
+    async with ReadableLists(client, "", Observer(), probe=probe) as lists:
+        async for _ in lists.read():
+            pass
+    return lists
+
+
 async def test_one_object_of_each_kind_shows_what_is_readable(cluster: Cluster, control_plane: ControlPlane) -> None:
     await cluster.create_all([node("n1"), node("n2"), node("n3")])
     async with Client(load_connection(str(control_plane.kubeconfig_for("scheduler-b")))) as client:
-        whole, probed = [await list_readable(client, "", Observer(), probe=probe) for probe in (False, True)]
+        whole, probed = [await listed(client, probe=probe) for probe in (False, True)]
     assert (probed.kinds, probed.unreadable) == (whole.kinds, whole.unreadable)
     nodes = [[delta for delta in found.deltas if _kind_of(delta) == "Node"] for found in (whole, probed)]
     assert [len(found) for found in nodes] == [3, 1]

@@ -11,8 +11,8 @@ from typing import Any, Final
 import pytest
 from cyclopts import App
 
-from capcard_sched.cli.cluster_source import INSTALLED_CONF
 from capcard_sched.cli.commands import app
+from capcard_sched.cli.sources.source import INSTALLED_CONF
 from tests.controlplane.cluster import Cluster, RequestError
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import Manifest, plain, queue

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.cli.inputs import build_core, options_of
+from capcard_sched.cli.sources.cores import build_core, options_of
+from capcard_sched.cli.sources.source import Source
 from capcard_sched.cli.ledger_replica import LedgerReplica
 from capcard_sched.cli.web_live import FollowedCluster
 from capcard_sched.kube.connection import load_connection
@@ -34,7 +35,7 @@ LEASE = "capcard-sched-web"
 async def replica(kubeconfig: Path, database: str, lease: str) -> AsyncIterator[asyncio.Task[None]]:
     """The part of `web` that follows the cluster and records; yields the task that records."""
     connection = load_connection(str(kubeconfig))
-    core = build_core(None, None, options_of(None, "1s", ("capcard-sched",), "default"))
+    core = build_core(None, None, options_of(Source(scheduler_name=("capcard-sched",))))
     held = FollowedCluster(core, connection, "default")
     following = asyncio.create_task(held.follow(await held.find_kinds()))
     recording = asyncio.create_task(LedgerReplica(database, held, lease, **QUICK).run())

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.cli.cluster_source import INSTALLED_CONF
 from capcard_sched.cli.main import run
+from capcard_sched.cli.sources.source import INSTALLED_CONF
 from tests.controlplane import deprecations
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from capcard_sched.cli.inputs import build_core
+from capcard_sched.cli.sources.cores import build_core
 from capcard_sched.daemon.diagnosis.recording import Recording
 from capcard_sched.framework.core import Core, StepResult
 from capcard_sched.model.deltas import Delta

@@ -10,13 +10,15 @@ import pytest
 import yaml
 
 from capcard_sched.cli.capacity import read_cards, read_nodes
-from capcard_sched.cli.cluster_source import ClusterSource, Source, load_cluster
 from capcard_sched.cli.job import LISTING as JOBS
 from capcard_sched.cli.job import read_jobs
 from capcard_sched.cli.lists import Listing, Printer
 from capcard_sched.cli.overview import card_totals, print_overview
 from capcard_sched.cli.queue import LISTING as QUEUES
 from capcard_sched.cli.queue import read_queues
+from capcard_sched.cli.sources.inputs import LoadedCluster
+from capcard_sched.cli.sources.load import load_cluster
+from capcard_sched.cli.sources.source import Source
 from capcard_sched.framework.explain.limits import quota_samples
 from capcard_sched.insight.explain import explain, find
 from capcard_sched.model.diagnosis import LimitUse
@@ -54,7 +56,7 @@ def test_the_same_quantity_is_equal_in_all_verbs(
     _check_tables(load_cluster(source, read_only=True, jobs=True), jobs, queues, capsys)
 
 
-def _check_explanations(cluster: ClusterSource, jobs: list[dict[str, Any]], queues: list[dict[str, Any]]) -> None:
+def _check_explanations(cluster: LoadedCluster, jobs: list[dict[str, Any]], queues: list[dict[str, Any]]) -> None:
     uses = {(queue["name"], use["card"]): use for queue in queues for use in queue["cards"]}
     resources = {queue["name"]: queue["resources"] for queue in queues}
     for job in jobs:
@@ -100,7 +102,7 @@ def _base(limit: LimitUse, amount: float | None) -> int | None:
     return None if amount is None else round(amount / in_units(limit.resource, 1000) * 1000)
 
 
-def _check_objects(found: ClusterSource, jobs: list[dict[str, Any]], queues: list[dict[str, Any]]) -> None:
+def _check_objects(found: LoadedCluster, jobs: list[dict[str, Any]], queues: list[dict[str, Any]]) -> None:
     """Statuses as the API server has them, and metrics."""
     phases = {
         (group["metadata"]["namespace"], group["metadata"]["name"]): (group.get("status") or {}).get("phase")
@@ -125,7 +127,7 @@ def _check_objects(found: ClusterSource, jobs: list[dict[str, Any]], queues: lis
             assert figures.get((queue["name"], use["card"]), 0.0) == use["allocated"]
 
 
-def _check_cards(found: ClusterSource, queues: list[dict[str, Any]]) -> None:
+def _check_cards(found: LoadedCluster, queues: list[dict[str, Any]]) -> None:
     cards, totals = Counter[str](), {row["name"]: row for row in card_totals(found)}
     nodes: Counter[str] = Counter()
     for card in read_cards(found):
@@ -141,7 +143,7 @@ def _check_cards(found: ClusterSource, queues: list[dict[str, Any]]) -> None:
 
 
 def _check_tables(
-    found: ClusterSource,
+    found: LoadedCluster,
     jobs: list[dict[str, Any]],
     queues: list[dict[str, Any]],
     capsys: pytest.CaptureFixture[str],

@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 from capcard_sched.admission.pods import AdmissionConfig
 from capcard_sched.admission.review import AdmissionRequest, GroupVersionKind
 from capcard_sched.admission.webhooks import WEBHOOKS, WebhookContext, decide
-from capcard_sched.cli.cluster_source import ClusterSource, Source, load_cluster
+from capcard_sched.cli.sources.inputs import LoadedCluster
+from capcard_sched.cli.sources.load import load_cluster
+from capcard_sched.cli.sources.source import Source
 from capcard_sched.controllers.objects import Key
 from capcard_sched.insight.explain import explain, find
 from capcard_sched.insight.fixes.commands import FixStep, parse, set_at
@@ -127,7 +129,7 @@ WORLDS = st.builds(
 )
 
 
-def loaded(objects: list[dict[str, Any]], until: int, operations: list[dict[str, Any]] = []) -> ClusterSource:  # noqa: B006
+def loaded(objects: list[dict[str, Any]], until: int, operations: list[dict[str, Any]] = []) -> LoadedCluster:  # noqa: B006
     """The end of a simulation."""
     scenario = {"apiVersion": "simulation.capcard-sched.io/v1alpha1", "kind": "Scenario", "metadata": {"name": "typed"}}
     documents = [*objects, {**scenario, "spec": {"operations": operations}}] if operations else objects
@@ -137,7 +139,7 @@ def loaded(objects: list[dict[str, Any]], until: int, operations: list[dict[str,
         return load_cluster(Source(file=(str(file),), until=f"{until}s"), read_only=bool(operations))
 
 
-def subject_of(cluster: ClusterSource) -> Job:
+def subject_of(cluster: LoadedCluster) -> Job:
     """The job that is explained; of two revisions of a Deployment the newer."""
     jobs = [
         job
@@ -147,14 +149,14 @@ def subject_of(cluster: ClusterSource) -> Job:
     return max(jobs, key=lambda job: job.created)
 
 
-def fixes_of(cluster: ClusterSource) -> FixSearch | None:
+def fixes_of(cluster: LoadedCluster) -> FixSearch | None:
     """The fixes as explained, by name."""
     subject = find(cluster.core, cluster.objects, "default", "subject")
     assert subject is not None
     return explain(cluster.core, cluster.objects, subject, cluster.now, is_live=False, fix=True).fixes
 
 
-def operations_of(fix: SuggestedFix, cluster: ClusterSource, kind: str) -> list[dict[str, Any]]:
+def operations_of(fix: SuggestedFix, cluster: LoadedCluster, kind: str) -> list[dict[str, Any]]:
     """The lines of a fix as operations; admission allows each."""
     key = Key({"vcjob": "Job", "deployment": "Deployment"}.get(kind, "Pod"), "default", "subject")
     steps = [step for line in fix.lines for command in line.split(" && ") for step in parse(command, key)]
@@ -182,7 +184,7 @@ def operations_of(fix: SuggestedFix, cluster: ClusterSource, kind: str) -> list[
 
 
 def operation_of(
-    step: FixStep, cluster: ClusterSource, present: dict[Key, dict[str, Any]]
+    step: FixStep, cluster: LoadedCluster, present: dict[Key, dict[str, Any]]
 ) -> tuple[str, dict[str, Any]]:
     """One step that changes an object, as a client sends it. `present`: objects that steps before it patched."""
     assert step.key is not None
@@ -219,7 +221,7 @@ def operation_of(
     return "patch", {**head, **step.value, "metadata": {**step.value.get("metadata", {}), **metadata}}
 
 
-def admit(new: dict[str, Any], old: dict[str, Any] | None, cluster: ClusterSource) -> None:
+def admit(new: dict[str, Any], old: dict[str, Any] | None, cluster: LoadedCluster) -> None:
     """The webhooks allow an object; queues are those of the cluster before the fix, but for the one of the fix."""
     path = {"Queue": "/queues/validate", "Job": "/jobs/validate"}.get(new["kind"])
     if path is None:
@@ -233,7 +235,7 @@ def admit(new: dict[str, Any], old: dict[str, Any] | None, cluster: ClusterSourc
     assert not [error for error in errors if error.field != "spec.minAvailable"], errors
 
 
-def starts(cluster: ClusterSource, kind: str) -> bool:
+def starts(cluster: LoadedCluster, kind: str) -> bool:
     """Whether the job has its minimum, and its goal of a job that had it."""
     job = subject_of(cluster)
     return job.is_ready() and (kind != "deployment" or bool(job.ready_tasks))

@@ -9,8 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from capcard_sched.cli.exit_codes import FailureWatch
-from capcard_sched.cli.held_cluster import HeldCluster, SortedDeltas
-from capcard_sched.cli.inputs import build_core, options_of
+from capcard_sched.cli.sources.cores import build_core, options_of
+from capcard_sched.cli.sources.held_cluster import HeldCluster, SortedDeltas
+from capcard_sched.cli.sources.source import Source
 from capcard_sched.framework.core import Core
 from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.framework.explain.queue_uses import queue_uses
@@ -99,7 +100,7 @@ _CHANGES = st.one_of(
 
 
 def _core() -> Core:
-    return build_core(None, None, options_of(None, "1s", (), "default"))
+    return build_core(None, None, options_of(Source()))
 
 
 def _held() -> HeldCluster:

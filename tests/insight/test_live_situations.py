@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.cli.inputs import READER_HINT
+from capcard_sched.cli.exit_codes import READER_HINT
 from capcard_sched.cli.main import run
 from capcard_sched.kube.kinds import KINDS
 from capcard_sched.simulation.clock import SECOND

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from capcard_sched.cli.cluster_source import Source, load_input, load_state, run_scenario
 from capcard_sched.cli.main import run
+from capcard_sched.cli.sources.load import input_of
+from capcard_sched.cli.sources.source import Source
 from capcard_sched.cli.what_if import WORSE
 from capcard_sched.daemon.diagnosis.recording import Recording, RecordingReader, conf_document, read_state
 from capcard_sched.daemon.diagnosis.saved_state import SavedSettings, document_text, manifests_of, read_saved_state
@@ -128,11 +129,11 @@ def test_a_change_of_each_source_equals_a_simulation_of_the_changed_input(
     assert run(["simulate", "-f", str(saved), "--until", "2m", "-o", "json"]) == 0
     simulated = capsys.readouterr().out
 
-    state = load_state(source)
-    given = load_input(source, state=state)
-    (queue,) = [entry.object for entry in given.scenario.entries if entry.object["metadata"]["name"] == "team"]
+    given = input_of(source)
+    scenario = given.scenario()
+    (queue,) = [entry.object for entry in scenario.entries if entry.object["metadata"]["name"] == "team"]
     queue["metadata"]["annotations"]["volcano.sh/card.quota"] = json.dumps({"NVIDIA-H200": 6})
-    _, _, outcome = run_scenario(given, source, None)
+    _, outcome = given.simulate(scenario, given.core(None))
     assert to_json(as_list(outcome.store)) == simulated, "byte for byte"
     again = document(capsys, "what-if", "-f", str(saved), "--until", "2m", "--quota", quota)
     assert not again["starts"], "the saved input has the change"

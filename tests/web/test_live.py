@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from capcard_sched.cli.inputs import BadInputError
+from capcard_sched.cli.exit_codes import BadInputError
 from capcard_sched.cli.ledger_server import LedgerServer
 from capcard_sched.framework.conf.scheduler_conf import default_text
 from tests.clock import until

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from capcard_sched.cli.cluster_source import Source
+from capcard_sched.cli.sources.source import Source
 from capcard_sched.cli.web_files import FileClusters
 from capcard_sched.cli.web_live import LiveClusters
 from capcard_sched.insight.forked_copy import ForkedCopyError

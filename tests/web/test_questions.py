@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import pytest
 import yaml
 
-from capcard_sched.cli.cluster_source import Source
+from capcard_sched.cli.sources.source import Source
 from capcard_sched.cli.web_files import FileClusters
 from capcard_sched.web import job_page
 from capcard_sched.web.cluster import Cluster

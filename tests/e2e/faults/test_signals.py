@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.cli.cluster_source import Source, load_cluster
-from capcard_sched.cli.inputs import BadInputError
+from capcard_sched.cli.exit_codes import BadInputError
+from capcard_sched.cli.sources.load import load_cluster
+from capcard_sched.cli.sources.source import Source
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.proxy import Proxy

@@ -1,4 +1,4 @@
-"""Invalid input of a verb, and the core and options of its simulation from flags and files."""
+"""The core and the options of a simulation from flags and files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from capcard_sched.cli.exit_codes import BadInputError
 from capcard_sched.cli.output import put_error
 from capcard_sched.daemon.diagnosis.saved_state import SavedStateError, saved_settings
 from capcard_sched.model.autoscaling import AutoscalingOptions
@@ -16,19 +17,14 @@ from capcard_sched.simulation.scenario import DEFAULT_SCHEDULERS, SimulationOpti
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from capcard_sched.cli.sources.source import Source
     from capcard_sched.daemon.diagnosis.saved_state import SavedSettings
     from capcard_sched.framework.conf.registry import Registry
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.core import Core
 
-#: After an error about missing rights to read.
-READER_HINT: Final = "ask for ClusterRole capcard-sched-reader (manifests/readers)"
 #: The scheduler-conf of a saved state, in messages.
 CONF_IN_FILE: Final = "savedState.schedulerConf"
-
-
-class BadInputError(Exception):
-    """Invalid flag or file; the text is printed."""
 
 
 def settings_of(files: Sequence[str]) -> SavedSettings | None:
@@ -39,15 +35,14 @@ def settings_of(files: Sequence[str]) -> SavedSettings | None:
         raise BadInputError(str(error)) from None
 
 
-def options_of(
-    until: str | None,
-    period: str,
-    names: tuple[str, ...],
-    default_queue: str,
-    settings: SavedSettings | None = None,
-) -> SimulationOptions:
-    """The run options from the flags, and from the settings of a state. Raises BadInputError."""
-    moments = {"until": None if until is None else _moment("--until", until)}
+def options_of(source: Source, settings: SavedSettings | None = None, *, simulated: bool = False) -> SimulationOptions:
+    """The run options from the flags, and from the settings of a state; without `simulated` no others are checked.
+
+    Raises BadInputError.
+    """
+    names, default_queue = source.scheduler_name, source.default_queue
+    until, period = (source.until, source.schedule_period) if simulated else (None, "1s")
+    end = None if until is None else _moment("--until", until)
     step = _moment("--schedule-period", period)
     if not step:
         raise BadInputError(f"--schedule-period: {period!r}: must be > 0, expected {SPAN_FORM}")
@@ -55,7 +50,7 @@ def options_of(
         raise BadInputError("--scheduler-name: must not be empty")
     if not default_queue:
         raise BadInputError("--default-queue: must not be empty")
-    chosen, end = tuple(dict.fromkeys(names)), moments["until"]
+    chosen = tuple(dict.fromkeys(names))
     if settings is None:
         return SimulationOptions(chosen or DEFAULT_SCHEDULERS, default_queue, step, end, time.time())
     begin = round((settings.now - EPOCH) * SECOND)
