@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from capcard_sched.cli.ledger_replica import LedgerReplica
 from capcard_sched.cli.sources.cores import build_core, options_of
 from capcard_sched.cli.sources.source import Source
-from capcard_sched.cli.ledger_replica import LedgerReplica
 from capcard_sched.cli.web_live import FollowedCluster
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.ledger import schema
