@@ -76,14 +76,14 @@ def pod_amounts(
     limits: Mapping[str, int] = _of_containers(spec, [side.limits for side in sides])
     resized = _resized(spec, status, sides, specified)
     scored = specified if resized is None else resized
-    requests = {name: amount for name, amount in scored.items() if name not in _SCORED_DEFAULTS}
+    requests: Mapping[str, int] = {name: amount for name, amount in scored.items() if name not in _SCORED_DEFAULTS}
     cpu, memory = scored.get(_SCORED_CPU, 0), scored.get(_SCORED_MEMORY, 0)
     has_pod_level = False
     if spec.resources is not None and (spec.resources.requests or spec.resources.limits):
         written, limits = _pod_level(spec, specified, limits, sides)
         has_pod_level = bool(written)
         if has_pod_level:
-            requests.update(_effective_pod_level(written, status))
+            requests = {**requests, **_effective_pod_level(written, status)}
     if spec.overhead:
         overhead = _amounts(spec.overhead, "spec.overhead")
         requests = _merged(requests, overhead, add)
