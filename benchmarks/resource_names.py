@@ -36,8 +36,8 @@ def run(case: str) -> None:
     h.group("healthy", min_member=_HEALTHY)
     for index in range(pods):
         h.group(f"g{index}")
-        invented = {f"example.com/n{index}-{number}": 1 for number in range(names)}
-        h.pod(f"p{index}", group=f"g{index}", requests=invented or {"cpu": 65 + index})
+        invented = {f"example.com/n{index}-{number}": "1" for number in range(names)}
+        h.pod(f"p{index}", group=f"g{index}", requests=invented or {"cpu": f"{65 + index}"})
     for index in range(_HEALTHY):
         h.pod(f"healthy-{index}", group="healthy")
     began, used = time.perf_counter(), time.process_time()

@@ -40,7 +40,7 @@ app = App(name="bench-hostile", help="Measure the latency of other tenants under
 _HOSTILE, _HEALTHY = "somebody", "nobody"
 _AT_ONCE: Final = 20
 #: Bytes: etcd stores up to 1.5 MiB, and 256 KiB of annotations.
-_MOST_BYTES: Final = 1_400_000
+MOST_BYTES: Final = 1_400_000
 #: Halvings of an object that the API server does not store.
 _HALVINGS: Final = 8
 #: Seconds between two probes of a kind, and before and after each burst.
@@ -122,7 +122,7 @@ def _workload(kind: str, build: Callable[[int], Document]) -> Callable[[int], Do
         if kind == "StatefulSet":
             found["spec"]["serviceName"] = "x"
         if kind == "batch Job":
-            del found["spec"]["selector"]
+            found["spec"].pop("selector", None)
             found["spec"]["template"]["spec"]["restartPolicy"] = "Never"
         return found
 
@@ -173,6 +173,11 @@ def _count(shape: WorstShape, size: int) -> int:
     return max(1, int(size / max(per_entry, 0.001)))
 
 
+def sized(shape: WorstShape, size: int) -> bytes:
+    """The object with about `size` bytes."""
+    return _body(shape, _count(shape, size), "x")
+
+
 async def _post(session: aiohttp.ClientSession, path: str, body: bytes, **params: str) -> tuple[int, str]:
     headers = {"Content-Type": "application/json"}
     try:
@@ -220,7 +225,7 @@ class Attack:
 
     async def burst(self, shape: WorstShape) -> Burst:
         """Store one object, as large as possible, and try 20 at once."""
-        path, size = _PATHS[shape.kind], _MOST_BYTES
+        path, size = _PATHS[shape.kind], MOST_BYTES
         for _ in range(_HALVINGS):
             count = _count(shape, size)
             body = _body(shape, count, "stored")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, AdmissionResult, JsonPatch
+from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, AdmissionResult, JsonPatch, verdict
 from capcard_sched.model.annotations import PREEMPTABLE
 from capcard_sched.model.job_plugins import needed_plugins
 from capcard_sched.validation.budget import checkpoint
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from capcard_sched.validation.inventory import Json
 
 _MAX_RETRY: Final = 3
+#: Operations of a patch beyond which it replaces the list of tasks: the API server applies one after the other.
+_MOST_OPERATIONS: Final = 256
 #: Scheduler of jobs that name none, unless the flags of the server name another.
 DEFAULT_SCHEDULER: Final = "capcard-sched"
 _CHANGEABLE = "minAvailable, tasks[*].replicas, tasks[*].minAvailable and priorityClassName"
@@ -50,9 +52,14 @@ def default_job(obj: Json, scheduler_name: str) -> AdmissionResult:
         patch.set(scheduler_name, "spec", "schedulerName")
     if not spec.get("maxRetry"):
         patch.set(_MAX_RETRY, "spec", "maxRetry")
+    tasks = JsonPatch(obj)
     for index, task in enumerate(tasks_of(spec)):
         checkpoint()
-        _default_task(patch, task, index)
+        _default_task(tasks, task, index)
+    if len(tasks.operations) <= _MOST_OPERATIONS:
+        patch.operations += tasks.operations
+    else:
+        patch.set(spec["tasks"], "spec", "tasks")
     if not spec.get("minAvailable"):
         patch.set(sum(count_of(task.get("minAvailable")) for task in tasks_of(spec)), "spec", "minAvailable")
     plugins = spec.get("plugins")
@@ -77,23 +84,23 @@ def _default_task(patch: JsonPatch, task: Json, index: int) -> None:
 
 
 def check_new_job(obj: Json, view: ClusterView) -> AdmissionResult:
+    """What is wrong with a new job, and warnings about its cards."""
+    return verdict(new_job_findings(obj, view))
+
+
+def new_job_findings(obj: Json, view: ClusterView) -> Iterator[Finding]:
     """Everything that is wrong with a new job, and warnings about its cards."""
     spec = obj.get("spec")
     if not isinstance(spec, dict):
-        return AdmissionResult((Finding("error", "spec", "is required", "a job spec with at least one task"),))
-    findings = [
-        *check_job_structure(obj),
-        *check_budgets(texts(obj, "metadata", "annotations")),
-        *(
-            finding
-            for index, task in enumerate(tasks_of(spec))
-            for finding in check_pod_template(task.get("template"), f"spec.tasks[{index}].template")
-        ),
-        *check_queue(str(spec.get("queue") or DEFAULT_QUEUE), view),
-        *check_object(obj, view.inventory),
-        *_check_eviction(obj, spec),
-    ]
-    return AdmissionResult(tuple(findings))
+        yield Finding("error", "spec", "is required", "a job spec with at least one task")
+        return
+    yield from check_job_structure(obj)
+    yield from check_budgets(texts(obj, "metadata", "annotations"))
+    for index, task in enumerate(tasks_of(spec)):
+        yield from check_pod_template(task.get("template"), f"spec.tasks[{index}].template")
+    yield from check_queue(str(spec.get("queue") or DEFAULT_QUEUE), view)
+    yield from check_object(obj, view.inventory)
+    yield from _check_eviction(obj, spec)
 
 
 def check_job_update(
@@ -103,16 +110,22 @@ def check_job_update(
 
     Specs are compared by meaning; `scheduler_name`: that of jobs that name none.
     """
+    return verdict(_update_findings(obj, old, view, scheduler_name))
+
+
+def _update_findings(obj: Json, old: Json, view: ClusterView, scheduler_name: str) -> Iterator[Finding]:
     new_spec, old_spec = obj.get("spec"), old.get("spec")
     if (obj.get("metadata") or {}).get("deletionTimestamp") or new_spec == old_spec:
-        return AdmissionResult()
+        return
     if not isinstance(new_spec, dict) or not isinstance(old_spec, dict):
-        return AdmissionResult((Finding("error", "spec", "is required", "a job spec with at least one task"),))
-    findings = [*check_numbers(new_spec), *check_amounts(obj, new_spec)]
+        yield Finding("error", "spec", "is required", "a job spec with at least one task")
+        return
+    yield from check_numbers(new_spec)
+    yield from check_amounts(obj, new_spec)
     if len(tasks_of(new_spec)) != len(tasks_of(old_spec)):
-        findings.append(Finding("error", "spec.tasks", "job updates may not add or remove tasks", "the same tasks"))
-        return AdmissionResult(tuple(findings))
-    findings += _check_partitions(new_spec, old_spec)
+        yield Finding("error", "spec.tasks", "job updates may not add or remove tasks", "the same tasks")
+        return
+    yield from _check_partitions(new_spec, old_spec)
     fixed = _fixed(new_spec), _fixed(old_spec)
     for index, (new_task, old_task) in enumerate(zip(fixed[0]["tasks"], fixed[1]["tasks"], strict=True)):
         if new_task == old_task:  # most are, and a canonical form costs more than the comparison
@@ -124,9 +137,10 @@ def check_job_update(
             "job updates may not change fields other than `minAvailable`, `tasks[*].replicas under spec` "
             "and `PriorityClassName`"
         )
-        findings.append(Finding("error", changed[0], message, f"changes of {_CHANGEABLE}"))
-    findings += [finding for finding in check_object(obj, view.inventory) if finding.severity != "error"]
-    return AdmissionResult(tuple(findings))
+        yield Finding("error", changed[0], message, f"changes of {_CHANGEABLE}")
+    for finding in check_object(obj, view.inventory):
+        if finding.severity != "error":
+            yield finding
 
 
 def check_queue(name: str, view: ClusterView, field: str = "spec.queue") -> Iterator[Finding]:

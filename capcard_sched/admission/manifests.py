@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from capcard_sched.admission.jobs import check_new_job, default_job
-from capcard_sched.admission.queues import check_queue_object
+from capcard_sched.admission.jobs import default_job, new_job_findings
+from capcard_sched.admission.queues import queue_findings
 from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, ClusterView
 from capcard_sched.model.kinds import group_of, is_native, kind_of
 from capcard_sched.model.objects import ObjectMeta, QueueObject
@@ -76,7 +76,9 @@ class FileView:
         yield from tree.below_ancestors(name)
         yield from tree.sums_below(name)
         # The tree is checked above: each sum once, at the parent.
-        for finding in check_queue_object(obj, obj, self._view).errors:
+        for finding in queue_findings(obj, obj, self._view):
+            if finding.severity != "error":
+                continue
             # Of a cluster, objects that exist: a parent may have got its pods before its children.
             is_parent = finding.field == "spec.parent"
             if not is_parent or "cannot be the parent" not in finding.message:
@@ -89,7 +91,9 @@ class FileView:
         default_job(job, _SCHEDULER)
         name = str(value_at(job, "spec", "queue") or DEFAULT_QUEUE)
         queue = self._view.queue(name)
-        for finding in check_new_job(job, self._view).errors:
+        for finding in new_job_findings(job, self._view):
+            if finding.severity != "error":
+                continue
             if finding.field != "spec.queue":
                 yield finding
             elif queue is not None and queue.state in {"", "Open"}:

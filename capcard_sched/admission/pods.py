@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, AdmissionResult, JsonPatch
+from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, AdmissionResult, JsonPatch, verdict
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.groups import group_policies
 from capcard_sched.model.yaml_reader import YamlError, read_document
@@ -41,13 +42,7 @@ def check_new_pod_group(obj: Json, view: ClusterView) -> AdmissionResult:
     spec = obj.get("spec")
     body = spec if isinstance(spec, dict) else {}
     queue = body.get("queue") or DEFAULT_QUEUE
-    return AdmissionResult(
-        (
-            *_check_queue(str(queue), view),
-            *_check_subgroups(body),
-            *check_object(obj, view.inventory),
-        )
-    )
+    return verdict(chain(_check_queue(str(queue), view), _check_subgroups(body), check_object(obj, view.inventory)))
 
 
 def check_pod_group_update(obj: Json, old: Json) -> AdmissionResult:
@@ -59,7 +54,7 @@ def check_pod_group_update(obj: Json, old: Json) -> AdmissionResult:
     body, former = (spec if isinstance(spec := one.get("spec"), dict) else {} for one in (obj, old))
     changed = {field for field in ("subGroupPolicy", "topologyAffinity") if body.get(field) != former.get(field)}
     groups = _check_subgroups(body) if "subGroupPolicy" in changed else ()
-    return AdmissionResult((*groups, *(check_affinity(obj) if "topologyAffinity" in changed else ())))
+    return verdict(chain(groups, check_affinity(obj) if "topologyAffinity" in changed else ()))
 
 
 def _check_subgroups(spec: Json) -> Iterator[Finding]:
@@ -202,15 +197,12 @@ def _matches(group: ResourceGroup, namespace: str, annotations: dict[str, str]) 
 
 def check_new_pod(obj: Json, view: ClusterView) -> AdmissionResult:
     """What is wrong with a new pod of our scheduler, and warnings about its cards."""
-    return AdmissionResult((*check_budgets(texts(obj, "metadata", "annotations")), *check_object(obj, view.inventory)))
+    return verdict(chain(check_budgets(texts(obj, "metadata", "annotations")), check_object(obj, view.inventory)))
 
 
 def check_workload(obj: Json, view: ClusterView) -> AdmissionResult:
     """Warnings about the cards of a Deployment, StatefulSet, DaemonSet, ReplicaSet or Job; it is never rejected."""
-    found = check_object(obj, view.inventory)
-    return AdmissionResult(
-        tuple(
-            finding if finding.severity != "error" else msgspec.structs.replace(finding, severity="warning")
-            for finding in found
-        )
+    return verdict(
+        finding if finding.severity != "error" else msgspec.structs.replace(finding, severity="warning")
+        for finding in check_object(obj, view.inventory)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.admission.namespace_queues import check_allowed
-from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, AdmissionResult, JsonPatch
+from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, AdmissionResult, JsonPatch, verdict
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import CARD, CardSyntaxError, is_card_quota, no_card_quota, parse_card_quota
@@ -76,31 +76,34 @@ def check_queue_object(
 
     The state is checked at creation only: the status of a stored queue is the queue controller's.
     """
+    return verdict(queue_findings(obj, old, view, rules))
+
+
+def queue_findings(
+    obj: Json, old: Json | None, view: ClusterView, rules: QueueRules = DEFAULT_RULES
+) -> Iterator[Finding]:
+    """Everything that is wrong with a queue; arguments as of `check_queue_object`."""
     spec = obj.get("spec")
     spec = spec if isinstance(spec, dict) else {}
-    findings: list[Finding] = []
     state = (obj.get("status") or {}).get("state") if isinstance(obj.get("status"), dict) else None
     if old is None and (state or "") not in _STATES:
-        findings.append(
-            Finding("error", "status.state", f"queue state {shown(state)} is not accepted", "Open or Closed")
-        )
-    findings += _check_numbers(spec)
-    findings += _check_amounts(spec)
-    findings += _check_hierarchy(obj, view)
-    findings += _check_parent(obj, old, spec, view, rules.max_depth)
+        yield Finding("error", "status.state", f"queue state {shown(state)} is not accepted", "Open or Closed")
+    yield from _check_numbers(spec)
+    yield from _check_amounts(spec)
+    yield from _check_hierarchy(obj, view)
+    yield from _check_parent(obj, old, spec, view, rules.max_depth)
     if old is not None and rules.protects_root and object_name(obj) == ROOT_QUEUE:
-        findings += _check_root(spec, as_map(old.get("spec")))
-    findings += _check_tree(obj, old, spec, view)
+        yield from _check_root(spec, as_map(old.get("spec")))
+    yield from _check_tree(obj, old, spec, view)
     annotations = texts(obj, "metadata", "annotations")
     quota = annotations.get(keys.CARD_QUOTA)
     if quota is not None:
-        findings += check_card_quota(quota, "the queue is rejected" if old is None else "the change is rejected")
-    findings += _check_overcommit(spec, old, annotations)
+        yield from check_card_quota(quota, "the queue is rejected" if old is None else "the change is rejected")
+    yield from _check_overcommit(spec, old, annotations)
     if old is None or as_map(old.get("spec")).get("allowedNamespaces") != spec.get("allowedNamespaces"):
-        findings += check_allowed(object_name(obj), spec, view)
-    findings += _check_lowered(obj, old)
-    findings += check_spelling(annotations)
-    return AdmissionResult(tuple(findings))
+        yield from check_allowed(object_name(obj), spec, view)
+    yield from _check_lowered(obj, old)
+    yield from check_spelling(annotations)
 
 
 def _check_overcommit(spec: Json, old: Json | None, annotations: Mapping[str, str]) -> Iterator[Finding]:

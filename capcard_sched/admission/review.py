@@ -11,7 +11,7 @@ import msgspec
 
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.namespace_queues import ParentError, parent_id
-from capcard_sched.validation.checks import Finding
+from capcard_sched.validation.checks import Finding, capped
 from capcard_sched.validation.inventory import Inventory, Json
 from capcard_sched.validation.queue_tree import amounts_of
 
@@ -241,7 +241,7 @@ class PatchOperation(msgspec.Struct, frozen=True):
 
 
 class AdmissionResult(msgspec.Struct, frozen=True):
-    """What a webhook decided about one object."""
+    """What a webhook decided about one object; `verdict` makes one of findings."""
 
     #: Findings of severity "error" reject the object; all others become warnings.
     findings: tuple[Finding, ...] = ()
@@ -251,6 +251,11 @@ class AdmissionResult(msgspec.Struct, frozen=True):
     def errors(self) -> list[Finding]:
         """The findings that reject the object."""
         return [finding for finding in self.findings if finding.severity == "error"]
+
+
+def verdict(findings: Iterable[Finding]) -> AdmissionResult:
+    """The result of the checks of an object, with a bounded number of findings; lazy checks end after many errors."""
+    return AdmissionResult(tuple(capped(findings)))
 
 
 class JsonPatch:

@@ -22,7 +22,6 @@ from capcard_sched.admission.queues import (
     default_queue,
 )
 from capcard_sched.admission.review import AdmissionResult
-from capcard_sched.validation.checks import capped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,9 +55,8 @@ _ALLOW: Final = AdmissionResult()
 
 
 def decide(hook: Webhook, request: AdmissionRequest, context: WebhookContext) -> AdmissionResult:
-    """The result of the rule of a webhook, with a bounded number of findings."""
-    result = hook.rule(request, context)
-    return AdmissionResult(tuple(capped(result.findings)), result.patch)
+    """The result of the rule of a webhook."""
+    return hook.rule(request, context)
 
 
 def _mutate_job(request: AdmissionRequest, context: WebhookContext) -> AdmissionResult:

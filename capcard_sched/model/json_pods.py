@@ -23,6 +23,13 @@ _STATUS: Final = ("resources", "allocatedResources", "resize")
 _CONTAINER_STATUS: Final = ("name", "resources", "allocatedResources")
 _CONDITION: Final = ("type", "reason")
 _SIDES: Final = ("requests", "limits")
+#: Lists of a spec and of a status, with the fields of their entries that count.
+_SPEC_LISTS: Final = (("containers", _CONTAINER), ("initContainers", _CONTAINER))
+_STATUS_LISTS: Final = (
+    ("containerStatuses", _CONTAINER_STATUS),
+    ("initContainerStatuses", _CONTAINER_STATUS),
+    ("conditions", _CONDITION),
+)
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(PodObject).decode
 
@@ -54,34 +61,31 @@ def _counted(pod: Mapping[str, Any], amounts_of: Callable[[Any], Any]) -> dict[s
     def picked(value: Any, fields: tuple[str, ...]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for field in fields if isinstance(value, dict) else ():
-            if field == "resources" and isinstance(value.get(field), dict):
-                found[field] = {
-                    side: amounts_of(value[field][side]) for side in _SIDES if value[field].get(side) is not None
-                }
-            elif field in ("overhead", "allocatedResources") and value.get(field) is not None:
-                found[field] = amounts_of(value[field])
-            elif isinstance(value.get(field), str):
-                found[field] = value[field]
+            given = value.get(field)
+            if given is None:
+                continue
+            if field in ("overhead", "allocatedResources"):
+                found[field] = amounts_of(given)
+            elif isinstance(given, str):
+                found[field] = given
+            elif field == "resources" and isinstance(given, dict):
+                found[field] = {side: amounts_of(given[side]) for side in _SIDES if given.get(side) is not None}
         return found
 
-    def listed(value: Any, key: str, fields: tuple[str, ...]) -> dict[str, Any]:
-        rows = value.get(key) if isinstance(value, dict) else None
-        return {key: [picked(row, fields) for row in rows]} if rows and isinstance(rows, list | tuple) else {}
+    def part(value: Any, fields: tuple[str, ...], lists: tuple[tuple[str, tuple[str, ...]], ...]) -> dict[str, Any]:
+        if not value or not isinstance(value, dict):
+            return {}
+        found = picked(value, fields)
+        for key, of_rows in lists:
+            rows = value.get(key)
+            if rows and isinstance(rows, list | tuple):
+                found[key] = [picked(row, of_rows) for row in rows]
+        return found
 
-    spec, status = pod.get("spec"), pod.get("status")
     return {
         "kind": "Pod",
-        "spec": {
-            **listed(spec, "containers", _CONTAINER),
-            **listed(spec, "initContainers", _CONTAINER),
-            **picked(spec, _SPEC),
-        },
-        "status": {
-            **listed(status, "containerStatuses", _CONTAINER_STATUS),
-            **listed(status, "initContainerStatuses", _CONTAINER_STATUS),
-            **listed(status, "conditions", _CONDITION),
-            **picked(status, _STATUS),
-        },
+        "spec": part(pod.get("spec"), _SPEC, _SPEC_LISTS),
+        "status": part(pod.get("status"), _STATUS, _STATUS_LISTS),
     }
 
 

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING
 from capcard_sched.model.declared_features import required_features
 from capcard_sched.model.objects import HostPort
 from capcard_sched.model.pod_claims import pod_claims
-from capcard_sched.model.pod_requests import is_sidecar, pod_amounts
+from capcard_sched.model.pod_requests import container_sides, is_sidecar, pod_amounts
 from capcard_sched.model.quantity import MAX_POD_AMOUNT, QuantityError, base_amount
 from capcard_sched.model.resources import CPU, MEMORY, PODS
 from capcard_sched.model.task_class import ContainerAmounts, PodTemplate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from capcard_sched.model.in_tree_volumes import AttachmentKey
     from capcard_sched.model.objects import Container, PodObject, PodSpec, RawAmounts, ResourceRequirements, Volume
+    from capcard_sched.model.pod_requests import ContainerSides
 
 _EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 -- a value of hostIP, not an address we bind
 
@@ -73,7 +74,8 @@ def template_of(pod: PodObject) -> PodTemplate:
     container.
     """
     spec = pod.spec
-    amounts = pod_amounts(spec, pod.status)
+    sides = container_sides(spec)
+    amounts = pod_amounts(spec, pod.status, sides)
     requests = {**amounts.requests, PODS: 1}
     init = spec.init_containers or ()
     volumes = spec.volumes
@@ -97,35 +99,29 @@ def template_of(pod: PodObject) -> PodTemplate:
         preemption_policy=spec.preemption_policy or "",
         required_features=required_features(spec),
         own_cpus=own_cpus(spec) if amounts.limits else None,
-        device_containers=_device_containers(spec) if any("/" in name for name in requests) else (),
+        device_containers=_device_containers(spec, sides) if any("/" in name for name in requests) else (),
         claims=pod_claims(pod) if spec.resource_claims else (),
     )
 
 
-def _device_containers(spec: PodSpec) -> tuple[ContainerAmounts, ...]:
-    """The extended resources of each container. Its quantities were read before."""
-    containers = ((spec.containers, False), (spec.init_containers or (), True))
+def _device_containers(spec: PodSpec, sides: Sequence[ContainerSides]) -> tuple[ContainerAmounts, ...]:
+    """The extended resources of each container."""
+    containers = (*spec.containers, *(spec.init_containers or ()))
+    first_init = len(spec.containers)
     return tuple(
         ContainerAmounts(
             container.name,
-            _extended(_sides(container)[0]),
-            _extended(_sides(container)[1]),
-            init,
-            init and is_sidecar(container),
+            _extended(amounts.limits),
+            _extended(amounts.requests),
+            index >= first_init,
+            index >= first_init and is_sidecar(container),
         )
-        for group, init in containers
-        for container in group
+        for index, (container, amounts) in enumerate(zip(containers, sides, strict=True))
     )
 
 
-def _sides(container: Container) -> tuple[RawAmounts, RawAmounts]:
-    resources = container.resources
-    return ({}, {}) if resources is None else (resources.limits or {}, resources.requests or {})
-
-
-def _extended(raw: RawAmounts) -> tuple[tuple[str, int], ...]:
-    amounts = ((name, base_amount(name, quantity)) for name, quantity in raw.items() if "/" in name)
-    return tuple(sorted((name, amount) for name, amount in amounts if amount is not None))
+def _extended(amounts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted([item for item in amounts.items() if "/" in item[0]]))
 
 
 _MILLI = 1000

@@ -26,6 +26,8 @@ def escaped(text: str, *, lines: bool = False) -> str:
 
     With `lines`, line breaks and tabs stay: for text of ours, in which values from objects are escaped already.
     """
+    if text.isprintable():  # faster than the search, and true of most texts
+        return text
     return (_HIDDEN_IN_LINES if lines else _HIDDEN).sub(_code, text)
 
 

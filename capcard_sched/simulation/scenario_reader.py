@@ -44,12 +44,13 @@ from capcard_sched.simulation.scenario import (
     in_creation_order,
 )
 from capcard_sched.simulation.store import display_name
-from capcard_sched.validation.checks import Finding, check_card_quota
+from capcard_sched.validation.checks import Finding, Spelling, check_card_quota
 from capcard_sched.validation.fieldpath import shown
 from capcard_sched.validation.inventory import as_map
 from capcard_sched.validation.job_plugins import check_job_plugins
-from capcard_sched.validation.misplaced import labels_for_annotations, misplaced_annotations, misspelt_annotations
+from capcard_sched.validation.misplaced import check_annotation_places
 from capcard_sched.validation.structure import check_fields, check_name, check_object, with_text_quantities
+from capcard_sched.validation.templates import templates_of
 from capcard_sched.validation.unknown_fields import unknown_fields
 from capcard_sched.validation.unsupported_fields import unsupported_fields
 
@@ -176,8 +177,8 @@ class _ScenarioReader:
 
     def _check_annotations(self, origin: Origin, obj: JsonObject) -> None:
         """Misspelt and misplaced annotations, fields and Job plugin arguments without effect, malformed card quotas."""
-        checks = (misspelt_annotations, misplaced_annotations, labels_for_annotations, unsupported_fields)
-        findings = [finding for check in checks for finding in check(obj)]
+        places = check_annotation_places(obj, list(templates_of(obj)), Spelling())
+        findings = [*places, *unsupported_fields(obj)]
         text = annotations_of(obj).get(CARD_QUOTA)
         if kind_of(obj) == QUEUE and isinstance(text, str):
             findings += [one for one in check_card_quota(text) if one.severity == "error"]

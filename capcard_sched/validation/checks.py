@@ -56,6 +56,8 @@ _LONG_KEY = 100
 _MOST_COMPARED: Final = 16
 #: Findings of one severity that are kept of one object.
 MOST_FINDINGS: Final = 64
+#: Errors of one object after which its checks end.
+MOST_ERRORS: Final = 1000
 #: Names that a message lists.
 MOST_NAMES: Final = 10
 #: Resource names that a pod may request.
@@ -86,15 +88,21 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def capped(findings: Iterable[Finding]) -> list[Finding]:
-    """The first MOST_FINDINGS of each severity, in order, then one finding per severity with the number of others."""
+    """The first MOST_FINDINGS of each severity, in order, then one finding per severity with the number of others.
+
+    The error number MOST_ERRORS ends the iteration: lazy checks of a rejected object go no further.
+    """
     kept: list[Finding] = []
     counts: Counter[Severity] = Counter()
     for finding in findings:
         counts[finding.severity] += 1
         if counts[finding.severity] <= MOST_FINDINGS:
             kept.append(finding)
+        if counts["error"] == MOST_ERRORS:
+            break
     further = [(severity, count - MOST_FINDINGS) for severity, count in counts.items() if count > MOST_FINDINGS]
-    return kept + [Finding(severity, "", f"{count} further findings") for severity, count in further]
+    least = "at least " if counts["error"] == MOST_ERRORS else ""
+    return kept + [Finding(severity, "", f"{least}{count} further findings") for severity, count in further]
 
 
 def listed(names: Collection[str]) -> str:

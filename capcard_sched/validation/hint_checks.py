@@ -25,7 +25,7 @@ from capcard_sched.model.resources import CPU, MEMORY, PODS, VGPU_RESOURCES
 from capcard_sched.model.strategies import STRATEGIES, WEIGHTS_FORM, StrategyError, parse_weights
 from capcard_sched.model.task_topology import FORMS, topology_of
 from capcard_sched.model.timestamps import DurationError, parse_duration
-from capcard_sched.validation.checks import QUOTA_FORM, Finding, annotation_field, check_choice
+from capcard_sched.validation.checks import QUOTA_FORM, Finding, annotation_field, check_choice, listed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -43,7 +43,7 @@ def check_task_topology(
 ) -> list[Finding]:
     """Check `volcano.sh/task-topology-*` of a workload or PodGroup; `tasks` are its task names, None when unknown."""
     _, problems = topology_of(annotations, tasks)
-    known = f"; tasks of the job: {', '.join(sorted(tasks))}" if tasks is not None else ""
+    known = f"; tasks of the job: {listed(tasks)}" if tasks is not None and problems else ""
     return [
         Finding(
             severity,

@@ -193,7 +193,10 @@ def allocatable(node: Json) -> dict[str, int]:
 
 def texts(obj: Json, *path: str) -> dict[str, str]:
     """The entries below `path` with string values."""
-    return {key: value for key, value in as_map(value_at(obj, *path)).items() if isinstance(value, str)}
+    found = value_at(obj, *path)
+    if not found or not isinstance(found, dict):
+        return {}
+    return {key: value for key, value in found.items() if isinstance(value, str)}
 
 
 def base_amount_of(name: str, raw: Any) -> int:

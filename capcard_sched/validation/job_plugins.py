@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from capcard_sched.model.job_plugins import JOB_PLUGINS, parse_plugin_arguments
-from capcard_sched.validation.checks import Finding
+from capcard_sched.validation.checks import Finding, listed
 from capcard_sched.validation.inventory import as_map
 from capcard_sched.validation.job_structure import task_name, tasks_of
 
@@ -39,4 +39,4 @@ def _check_mpi(spec: Json, values: Mapping[str, Any]) -> Iterator[Finding]:
         is_default = role == "worker" and values[role] == JOB_PLUGINS["mpi"].arguments[role].default
         if values[role] not in names and not is_default:
             message = f"The specified mpi {role} task was not found"
-            yield Finding("error", "spec.plugins.mpi", message, f"--{role}= with one of {', '.join(sorted(names))}")
+            yield Finding("error", "spec.plugins.mpi", message, f"--{role}= with one of {listed(names)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.validation.checks import Finding
+from capcard_sched.validation.checks import Finding, listed
 from capcard_sched.validation.inventory import as_map
 from capcard_sched.validation.job_structure import (
     check_dependencies,
@@ -28,11 +28,11 @@ def check_stages(spec: Json) -> Iterator[Finding]:
     minimums = {task_name(task, index): minimum_of(task) for index, task in enumerate(tasks)}
     if not any(map(depends_on, tasks)) or any(finding.severity == "error" for finding in check_dependencies(tasks)):
         return
-    waiting = [index for index, task in enumerate(tasks) if not _is_first(task, minimums)]
+    waiting = dict.fromkeys(index for index, task in enumerate(tasks) if not _is_first(task, minimums))
     first = sum(replicas_of(task) for index, task in enumerate(tasks) if index not in waiting)
     total = sum(minimums.values())
     needed = count_of(spec.get("minAvailable")) or total
-    names = ", ".join(task_name(tasks[index], index) for index in waiting)
+    names = listed([task_name(tasks[index], index) for index in waiting])
     if needed > first:
         message = f"can never start: the gang needs {needed} pods; dependsOn holds back those of {names} until it runs"
         yield Finding("warning", "spec.minAvailable", message, f"at most {first}")

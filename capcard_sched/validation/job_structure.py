@@ -278,7 +278,8 @@ def _in_cycles(graph: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def depends_on(task: Json) -> list[str]:
-    names = as_map(task.get("dependsOn")).get("name")
+    dependencies = task.get("dependsOn")
+    names = dependencies.get("name") if isinstance(dependencies, dict) else None
     return [str(name) for name in names] if isinstance(names, list) else []
 
 

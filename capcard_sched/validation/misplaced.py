@@ -9,12 +9,12 @@ from capcard_sched.model.kinds import kind_of
 from capcard_sched.validation.budget import checkpoint
 from capcard_sched.validation.checks import Finding, Spelling, annotation_field
 from capcard_sched.validation.inventory import as_map, texts
-from capcard_sched.validation.templates import templates_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from capcard_sched.validation.inventory import Json
+    from capcard_sched.validation.templates import Template
 
 #: Annotations that name a queue; pods of a vcjob carry one of them as a label too, and operators label theirs.
 _QUEUES: Final = (keys.POD_QUEUE_NAME, keys.QUEUE_NAME)
@@ -29,18 +29,24 @@ _NO_LABELS: Final = (
 )
 
 
-def misspelt_annotations(obj: Json, spelling: Spelling | None = None) -> Iterator[Finding]:
+def check_annotation_places(obj: Json, templates: Sequence[Template], spelling: Spelling) -> Iterator[Finding]:
+    """All findings of this module. `templates`: those of the object."""
+    yield from _misspelt(obj, templates, spelling)
+    yield from _misplaced(obj, templates)
+    yield from _labels_for_annotations(obj, templates)
+
+
+def _misspelt(obj: Json, templates: Sequence[Template], spelling: Spelling) -> Iterator[Finding]:
     """Unsupported annotations of an object and its pod templates that resemble a supported one."""
-    spelling = spelling or Spelling()
-    for template in templates_of(obj):
+    for template in templates:
         if template.path:
             yield from spelling.check(template.annotations, at=template.metadata_path)
     yield from spelling.check(texts(obj, "metadata", "annotations"))
 
 
-def misplaced_annotations(obj: Json) -> Iterator[Finding]:
+def _misplaced(obj: Json, of_object: Sequence[Template]) -> Iterator[Finding]:
     """Annotations on a level where they are not read, and the level where they are."""
-    own, templates = texts(obj, "metadata", "annotations"), [one for one in templates_of(obj) if one.path]
+    own, templates = texts(obj, "metadata", "annotations"), [one for one in of_object if one.path]
     # A vcjob has a field for its queue.
     queue = () if kind_of(obj) == "Job" else (keys.POD_QUEUE_NAME,)
     for key in (keys.CARD_NAME, keys.CARD_NAME_ALIAS, *queue):
@@ -63,29 +69,32 @@ def misplaced_annotations(obj: Json) -> Iterator[Finding]:
             )
 
 
-def labels_for_annotations(obj: Json) -> Iterator[Finding]:
+def _labels_for_annotations(obj: Json, templates: Sequence[Template]) -> Iterator[Finding]:
     """Labels whose key is read as an annotation only, unless the annotation is there, too."""
-    templates = [(one.body, one.metadata_path) for one in templates_of(obj) if one.path]
-    for holder, at in [(obj, "metadata"), *templates]:
+    own = texts(obj, "metadata", "annotations")
+    holders = [(one.body, one.annotations, one.metadata_path) for one in templates if one.path]
+    for holder, noted, at in [(obj, own, "metadata"), *holders]:
         checkpoint()
-        labels, annotations = texts(holder, "metadata", "labels"), texts(holder, "metadata", "annotations")
+        labels = texts(holder, "metadata", "labels")
+        if not labels:
+            continue
         for key in _NO_LABELS:
-            if key in labels and key not in annotations:
+            if key in labels and key not in noted:
                 yield _label(key, at, annotation_field(key, at))
-        if not any(key in annotations for key in (*_QUEUES, keys.GROUP_NAME, keys.GROUP_NAME_ALIAS)):
-            field = _queue_field(obj, at)
+        if not any(key in noted for key in (*_QUEUES, keys.GROUP_NAME, keys.GROUP_NAME_ALIAS)):
+            field = _queue_field(obj, at, templates)
             for key in _QUEUES if field else ():
                 if key in labels:
                     yield _label(key, at, field)
 
 
-def _queue_field(obj: Json, at: str) -> str:
+def _queue_field(obj: Json, at: str, templates: Sequence[Template]) -> str:
     """Where the queue is read instead; "" where none is."""
     kind = kind_of(obj)
     if kind in ("Job", "PodGroup"):
         return "" if as_map(obj.get("spec")).get("queue") else "spec.queue"
     is_pod = kind == "Pod" or at != "metadata"
-    return annotation_field(keys.POD_QUEUE_NAME, at) if is_pod or any(templates_of(obj)) else ""
+    return annotation_field(keys.POD_QUEUE_NAME, at) if is_pod or templates else ""
 
 
 def _label(key: str, at: str, where: str) -> Finding:

@@ -68,7 +68,7 @@ from capcard_sched.validation.inventory import (
 from capcard_sched.validation.job_plugins import check_job_plugins
 from capcard_sched.validation.job_stages import check_stages
 from capcard_sched.validation.late_members import check_first_pods
-from capcard_sched.validation.misplaced import labels_for_annotations, misplaced_annotations, misspelt_annotations
+from capcard_sched.validation.misplaced import check_annotation_places
 from capcard_sched.validation.priority_classes import check_priority_classes
 from capcard_sched.validation.templates import JOB_TEMPLATE, Template, job_of_cron, templates_of
 from capcard_sched.validation.unsupported_fields import (
@@ -89,6 +89,7 @@ BOOLEANS: Final = ("true", "false")
 #: Quota plugins of the built-in scheduler-conf.
 BUILT_IN_PLUGINS: Final = QuotaPlugins(frozenset({"capacity-card"}), unnamed_cards="infer")
 OUR_SCHEDULERS: Final = frozenset({"capcard-sched", "volcano"})
+_CARD_NAMES: Final = frozenset({keys.CARD_NAME, keys.CARD_NAME_ALIAS})
 #: Schedulers of pods that this one never sees.
 _NATIVE_SCHEDULERS: Final = frozenset({"", "default-scheduler"})
 
@@ -123,41 +124,38 @@ def check_object(
     shares: Collection[str] = VGPU_RESOURCES,
     *,
     unsupported: Severity = "warning",
-) -> list[Finding]:
+) -> Iterator[Finding]:
     """Findings of one object, given the inventory of all. `unsupported`: the severity of unsupported features."""
     kind = kind_of(obj)
     if kind == KUBE_GROUP:
-        return list(check_kube_group(obj))
+        yield from check_kube_group(obj)
+        return
     if not is_native(obj):
-        return []
+        return
     job = job_of_cron(obj)
     if job is not None:
-        found = check_object(job, inventory, plugins, shares)
-        return [msgspec.structs.replace(one, field=f"{JOB_TEMPLATE}.{one.field}") for one in found]
+        for one in check_object(job, inventory, plugins, shares):
+            yield msgspec.structs.replace(one, field=f"{JOB_TEMPLATE}.{one.field}")
+        return
     # First the causes of what the other checks find.
-    spelling = Spelling()
-    causes = [
-        *misspelt_annotations(obj, spelling),
-        *misplaced_annotations(obj),
-        *labels_for_annotations(obj),
-        *unsupported_fields(obj),
-        *hard_without_tier(obj),
-        *(check_affinity(obj) if kind == "PodGroup" else ()),
-    ]
+    spelling, templates = Spelling(), list(templates_of(obj))
+    yield from check_annotation_places(obj, templates, spelling)
+    yield from unsupported_fields(obj)
+    yield from hard_without_tier(obj)
+    yield from check_affinity(obj) if kind == "PodGroup" else ()
     if kind == "Queue":
         problem = inventory.parent_problem(object_name(obj))
-        findings = _queue_limits(obj, object_name(obj), inventory, plugins, shares)
-        findings += [problem] if problem is not None else []
+        yield from _queue_limits(obj, object_name(obj), inventory, plugins, shares)
+        yield from [problem] if problem is not None else []
     elif kind == NAMESPACE_QUEUE:
-        findings = _namespace_queue(obj, inventory, plugins, shares)
+        yield from _namespace_queue(obj, inventory, plugins, shares)
     elif kind == CARD_BUDGET:
-        findings = check_card_budget(obj, inventory, plugins)
+        yield from check_card_budget(obj, inventory, plugins)
     elif kind == "Node":
-        findings = check_node(texts(obj, "metadata", "labels"), allocatable(obj), plugins.card_labels)
-        findings += _registration(texts(obj, "metadata", "annotations").get(keys.NODE_VGPU_REGISTER))
+        yield from check_node(texts(obj, "metadata", "labels"), allocatable(obj), plugins.card_labels)
+        yield from _registration(texts(obj, "metadata", "annotations").get(keys.NODE_VGPU_REGISTER))
     else:
-        findings = _of_pods(obj, kind, inventory, spelling, unsupported)
-    return [*causes, *findings]
+        yield from _of_pods(obj, templates, inventory, spelling, unsupported)
 
 
 def _namespace_queue(obj: Json, inventory: Inventory, plugins: QuotaPlugins, shares: Collection[str]) -> list[Finding]:
@@ -172,24 +170,26 @@ def _namespace_queue(obj: Json, inventory: Inventory, plugins: QuotaPlugins, sha
     return findings
 
 
-def _of_pods(obj: Json, kind: str, inventory: Inventory, spelling: Spelling, unsupported: Severity) -> list[Finding]:
+def _of_pods(
+    obj: Json, templates: Sequence[Template], inventory: Inventory, spelling: Spelling, unsupported: Severity
+) -> Iterator[Finding]:
     """Findings of a pod, a PodGroup, or an object with pod templates."""
-    templates = list(templates_of(obj))
+    kind = kind_of(obj)
     charged = [_cards(template, obj, inventory, spelling) for template in templates]
-    findings = [*_workload(obj, templates, charged, inventory)]
+    yield from _workload(obj, templates, charged, inventory)
     if kind == "PodGroup":
         key = str(value_at(obj, "metadata", "namespace") or "default"), object_name(obj)
-        findings += check_first_pods(obj, inventory.first_pods.get(key))
+        yield from check_first_pods(obj, inventory.first_pods.get(key))
     if kind == "Job":
-        findings += [*check_job_plugins(as_map(obj.get("spec"))), *check_stages(as_map(obj.get("spec")))]
+        yield from check_job_plugins(as_map(obj.get("spec")))
+        yield from check_stages(as_map(obj.get("spec")))
     if inventory.priority_classes is not None:
         ours = [(one.path, one.body) for one in templates if one.scheduler in OUR_SCHEDULERS]
-        findings += check_priority_classes(obj, ours, inventory.priority_classes)
+        yield from check_priority_classes(obj, ours, inventory.priority_classes)
     for template, cards in zip(templates, charged, strict=True):
-        findings += _template(template, cards, obj, inventory)
+        yield from _template(template, cards, obj, inventory)
         if template.scheduler in OUR_SCHEDULERS:
-            findings += check_features(template.body, template.path, template.requests(), inventory, unsupported)
-    return findings
+            yield from check_features(template.body, template.path, cards.requests, inventory, unsupported)
 
 
 def _registration(text: str | None) -> list[Finding]:
@@ -214,10 +214,12 @@ class _TemplateCards(NamedTuple):
     hidden: bool
     #: Requests of one pod in base units.
     requests: Mapping[str, int]
+    #: Names of all resources; with more than MOST_RESOURCES, which are an error, the template has no requests.
+    names: Collection[str]
 
 
 def _workload(
-    obj: Json, templates: list[Template], charged: Sequence[_TemplateCards], inventory: Inventory
+    obj: Json, templates: Sequence[Template], charged: Sequence[_TemplateCards], inventory: Inventory
 ) -> Iterator[Finding]:
     ours = kind_of(obj) in ("Job", "PodGroup")
     severity: Severity = "error" if ours else "warning"
@@ -272,7 +274,7 @@ def _below_ancestors(queue: str, inventory: Inventory) -> Iterator[Finding]:
 
 
 def _request_against(
-    text: str, templates: list[Template], charged: Sequence[_TemplateCards], queue: str, inventory: Inventory
+    text: str, templates: Sequence[Template], charged: Sequence[_TemplateCards], queue: str, inventory: Inventory
 ) -> Iterator[Finding]:
     """Check a valid card request against the pods of the workload and the quota of the queue."""
     try:
@@ -303,10 +305,12 @@ def _template(template: Template, charge: _TemplateCards, obj: Json, inventory: 
     annotations = template.annotations
     if keys.PREEMPTABLE in annotations and template.path:
         yield from check_choice(keys.PREEMPTABLE, annotations[keys.PREEMPTABLE], BOOLEANS, at=template.metadata_path)
-    if template.scheduler not in _NATIVE_SCHEDULERS and len(names := template.resource_names()) > MOST_RESOURCES:
+    names = charge.names
+    if template.scheduler not in _NATIVE_SCHEDULERS and len(names) > MOST_RESOURCES:
         path = f"{template.path}.spec.containers" if template.path else "spec.containers"
         message = f"the pod requests {len(names)} resource names, such as {listed(names)}"
         yield Finding("error", path, message, f"at most {MOST_RESOURCES} resource names per pod")
+        return
     if template.scheduler not in OUR_SCHEDULERS:
         if keys.CARD_NAME in annotations:
             path = f"{template.path}.spec.schedulerName" if template.path else "spec.schedulerName"
@@ -400,21 +404,21 @@ def _is_unnamed(annotations: Mapping[str, str]) -> bool:
 
 
 def _cards(template: Template, obj: Json, inventory: Inventory, spelling: Spelling) -> _TemplateCards:
-    annotations, requests = template.annotations, template.requests()
-    names = (keys.CARD_NAME, keys.CARD_NAME_ALIAS)
+    annotations, names = template.annotations, template.resource_names()
+    requests: Mapping[str, int] = template.requests() if len(names) <= MOST_RESOURCES else {}
     if _is_unnamed(annotations):
-        on_workload = any(isinstance(value_at(obj, "metadata", "annotations", name), str) for name in names)
-        if on_workload or not {*names}.isdisjoint(spelling.misspelt(annotations).values()):
-            return _TemplateCards(None, 0, True, requests)
+        on_workload = any(isinstance(value_at(obj, "metadata", "annotations", name), str) for name in _CARD_NAMES)
+        if on_workload or not _CARD_NAMES.isdisjoint(spelling.misspelt(annotations).values()):
+            return _TemplateCards(None, 0, True, requests, names)
     try:
         cards = parse_card_name(annotations.get(keys.CARD_NAME, annotations.get(keys.CARD_NAME_ALIAS)))
     except CardSyntaxError:
-        return _TemplateCards(None, 0, False, requests)
+        return _TemplateCards(None, 0, False, requests, names)
     counted = (requests[name] for name in requests if is_card_resource(name, inventory.resources))
-    return _TemplateCards(cards, max(counted, default=0), False, requests)
+    return _TemplateCards(cards, max(counted, default=0), False, requests, names)
 
 
-def _queue(obj: Json, templates: list[Template]) -> tuple[str, str]:
+def _queue(obj: Json, templates: Sequence[Template]) -> tuple[str, str]:
     """The queue of a workload and the field that names it; "" for kinds without one."""
     spec = as_map(obj.get("spec"))
     if kind_of(obj) in ("Job", "PodGroup"):

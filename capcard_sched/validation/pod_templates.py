@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from capcard_sched.model.annotations import JDB_MAX_UNAVAILABLE, JDB_MIN_AVAILABLE
 from capcard_sched.validation.budget import checkpoint
-from capcard_sched.validation.checks import Finding, annotation_field
+from capcard_sched.validation.checks import Finding, annotation_field, listed
 from capcard_sched.validation.inventory import texts
 from capcard_sched.validation.names import check_annotation_key, check_label, check_labels, shown
 from capcard_sched.validation.pod_resources import check_pod_level, check_resources
@@ -118,6 +118,7 @@ def _check_container(container: Json, field: str, names: set[str], volumes: set[
             yield Finding("error", f"{place}.name", message, 'printable characters of ASCII but "="')
         if variable.get("value") and variable.get("valueFrom"):
             yield Finding("error", f"{place}.valueFrom", "must not be set beside value", "value or valueFrom")
+    known = ""
     paths: set[str] = set()
     for place, mount in _each(container.get("volumeMounts"), f"{field}.volumeMounts"):
         path = mount.get("mountPath")
@@ -127,7 +128,7 @@ def _check_container(container: Json, field: str, names: set[str], volumes: set[
             yield Finding("error", f"{place}.mountPath", f"{shown(path)} occurs twice", "distinct paths")
         paths.add(str(path))
         if str(mount.get("name")) not in volumes:
-            known = ", ".join(sorted(volumes)) or "no volume is defined"
+            known = known or listed(volumes) or "no volume is defined"
             yield Finding("error", f"{place}.name", f"there is no volume {shown(mount.get('name'))}", known)
     yield from check_resources(container.get("resources"), f"{field}.resources")
 

@@ -34,16 +34,12 @@ class Template(NamedTuple):
     body: Json
     replicas: int
     scheduler: str
+    #: Its annotations with string values.
+    annotations: dict[str, str]
 
     @property
     def metadata_path(self) -> str:
         return f"{self.path}.metadata" if self.path else "metadata"
-
-    @property
-    def annotations(self) -> dict[str, str]:
-        """Its annotations with string values."""
-        checkpoint()
-        return texts(self.body, "metadata", "annotations")
 
     def requests(self) -> Mapping[str, int]:
         """Effective requests in base units. A malformed quantity counts as unset."""
@@ -53,27 +49,34 @@ class Template(NamedTuple):
     def resource_names(self) -> set[str]:
         """Names of all resources that one pod requests or limits, at any place."""
         spec = as_map(self.body.get("spec"))
-        holders = [*as_maps(spec.get("containers")), *as_maps(spec.get("initContainers")), spec]
-        sides = [value_at(holder, "resources", side) for holder in holders for side in ("requests", "limits")]
-        return {name for side in (*sides, spec.get("overhead")) for name in as_map(side)}
+        found = set(as_map(spec.get("overhead")))
+        for holder in (*as_maps(spec.get("containers")), *as_maps(spec.get("initContainers")), spec):
+            resources = holder.get("resources")
+            if isinstance(resources, dict):
+                found.update(as_map(resources.get("requests")), as_map(resources.get("limits")))
+        return found
 
 
 def templates_of(obj: Json) -> Iterator[Template]:
     """The pod templates of a workload; a Pod is its own; other kinds have none, nor have those of other API groups."""
     kind, spec = kind_of(obj), as_map(obj.get("spec"))
     if kind == "Pod":
-        yield Template("", obj, 1, str(spec.get("schedulerName") or ""))
+        yield _template("", obj, 1, spec.get("schedulerName"))
     elif kind == "Job":
         for index, task in enumerate(as_maps(spec.get("tasks"))):
             checkpoint()
             body = as_map(task.get("template"))
-            scheduler = value_at(body, "spec", "schedulerName") or spec.get("schedulerName") or "volcano"
-            yield Template(f"spec.tasks[{index}].template", body, _count(task.get("replicas")), str(scheduler))
+            scheduler = as_map(body.get("spec")).get("schedulerName") or spec.get("schedulerName") or "volcano"
+            yield _template(f"spec.tasks[{index}].template", body, task.get("replicas"), scheduler)
     elif isinstance(spec.get("template"), dict):
         field = _ONE_TEMPLATE.get((group_of(str(obj.get("apiVersion") or "")), str(obj.get("kind") or "")))
         if field is not None:
-            scheduler = value_at(spec["template"], "spec", "schedulerName") or ""
-            yield Template("spec.template", spec["template"], _count(spec.get(field)), str(scheduler))
+            scheduler = value_at(spec["template"], "spec", "schedulerName")
+            yield _template("spec.template", spec["template"], spec.get(field), scheduler)
+
+
+def _template(path: str, body: Json, replicas: Any, scheduler: Any) -> Template:
+    return Template(path, body, _count(replicas), str(scheduler or ""), texts(body, "metadata", "annotations"))
 
 
 def job_of_cron(obj: Json) -> Json | None:

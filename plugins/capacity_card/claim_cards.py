@@ -19,7 +19,7 @@ from capcard_sched.framework.toolkit.device_cards import accepted_cards, claim_o
 from capcard_sched.model.cards import CARD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Hashable, Iterable, Iterator, Mapping
 
     from capcard_sched.cel.program import Program
     from capcard_sched.devices.claims import ClaimPlan, RequestPlan
@@ -65,6 +65,8 @@ class ClaimCards:
         self._session: Session | None = None
         #: Every device with its card, for one version of the inventory.
         self._devices: list[tuple[str, PoolDevice]] = []
+        #: The first device of each content, by the attributes that selectors read.
+        self._different: tuple[frozenset[str] | None, list[tuple[str, PoolDevice]]] | None = None
         #: Nodes with devices of each card, with the versions of devices and nodes they were computed for.
         self._offers: tuple[tuple[int, int, int], dict[str, Mask]] | None = None
         #: Selectors to the cards of the devices that they match, and whether some of them are shared: pods with
@@ -105,6 +107,7 @@ class ClaimCards:
         self._cards.clear()
         self._requests.clear()
         self._devices = [(card_of(device), device) for device in inventory.all_devices()]
+        self._different = None
         return True
 
     def totals(self, nodes: CardInventory) -> Mapping[str, int]:
@@ -267,12 +270,7 @@ class ClaimCards:
             if len(self._cards) >= _MOST_SELECTORS:
                 self._cards.clear()
             cards = self._cards[key] = {}
-            read, tried = self._inventory.read_attributes(), set()
-            for card, device in self._devices:
-                part = card, device.content.part(read)
-                if part in tried:
-                    continue
-                tried.add(part)
+            for card, device in self._different_devices():
                 if may_match(request, device):
                     cards[card] = cards.get(card, False) or device.is_shared
         if names and any(cards):
@@ -298,4 +296,15 @@ class ClaimCards:
 
     def _others_match(self, request: RequestPlan) -> bool:
         """Whether devices of drivers without cards pass the selectors."""
-        return any(device.id[0] != NVIDIA_DRIVER and may_match(request, device) for _, device in self._devices)
+        different = self._different_devices()
+        return any(device.id[0] != NVIDIA_DRIVER and may_match(request, device) for _, device in different)
+
+    def _different_devices(self) -> list[tuple[str, PoolDevice]]:
+        """A card and a device of each that differ for selectors. O(devices) only after a change of what they read."""
+        read = self._inventory.read_attributes()
+        if self._different is None or self._different[0] != read:
+            different: dict[tuple[str, Hashable], tuple[str, PoolDevice]] = {}
+            for card, device in self._devices:
+                different.setdefault((card, device.content.part(read)), (card, device))
+            self._different = read, list(different.values())
+        return self._different[1]

@@ -18,7 +18,7 @@ from capcard_sched.framework.api.node_view import Diagnosis
 from capcard_sched.model.refusal import Code
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterator
 
     import numpy.typing as npt
 
@@ -37,6 +37,8 @@ _MOST_ENTRIES: Final = 4_000_000
 _MOST_STATES: Final = 200_000
 #: Numbers of results; further ones are those of texts.
 _UNKNOWN, _FITS = 0, 1
+#: The state of a row that was not read since a change; -1 is that of a node that equals no other.
+_UNREAD: Final = -2
 
 
 class _Column:
@@ -83,7 +85,7 @@ class ClaimVerdicts:
         self._numbers: dict[Hashable, int] = {}
         self._made = 0
         #: By whether future: the device state of each row, and the serial of the usage for which they hold.
-        self._states: dict[bool, tuple[list[int], int]] = {}
+        self._states: dict[bool, tuple[npt.NDArray[np.int64], int]] = {}
         self._columns: dict[tuple[bool, tuple[Hashable, ...]], _Column] = {}
         self._forget_results()
 
@@ -130,23 +132,48 @@ class ClaimVerdicts:
         self._renew(rows.table, search.inventory)
         column = self._column(search.contents, search.usage, future=rows.future)
         codes = column.codes.take(rows.rows)
-        for place in (codes == _UNKNOWN).nonzero()[0].tolist():
-            row = int(rows.rows[place])
-            state = self._state(row, search.usage, future=rows.future)
-            code = column.by_state.get(state, _UNKNOWN) if state >= 0 else _UNKNOWN
-            if code == _UNKNOWN:
-                found = search.verdict(rows.nodes[row])
-                if isinstance(found, AllocationError):
-                    raise found
-                if isinstance(found, NodeError) and not str(found).startswith(CANNOT_ALLOCATE):
-                    named.append(str(found))
-                    codes[place] = -len(named)
-                    continue
-                code = self._code(str(found), 0) if isinstance(found, NodeError) else self._code("", found)
-                if state >= 0:
+        unknown = (codes == _UNKNOWN).nonzero()[0]
+        if not len(unknown):
+            return codes
+        at = rows.rows.take(unknown)
+        for state, places in self._by_state(at, search.usage, future=rows.future):
+            known = column.by_state.get(state, _UNKNOWN) if state >= 0 else _UNKNOWN
+            for index, place in enumerate(places.tolist()):
+                code = known or self._search(search, rows.nodes[int(at[place])], named)
+                same = places[index:] if code > 0 and state >= 0 else places[index : index + 1]
+                codes[unknown[same]] = code
+                if code > 0:
+                    column.codes[at[same]] = code
+                if code > 0 and state >= 0:
                     column.by_state[state] = code
-            column.codes[row] = codes[place] = code
+                    break
         return codes
+
+    def _search(self, search: DeviceSearch, node: Node, named: list[str]) -> int:
+        """The number of the result of a node; below 0 for a text that `named` gets. Raises AllocationError."""
+        found = search.verdict(node)
+        if isinstance(found, AllocationError):
+            raise found
+        if isinstance(found, NodeError):
+            if not str(found).startswith(CANNOT_ALLOCATE):
+                named.append(str(found))
+                return -len(named)
+            return self._code(str(found), 0)
+        return self._code("", found)
+
+    def _by_state(
+        self, rows: npt.NDArray[np.intp], usage: DeviceUsage, *, future: bool
+    ) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
+        """Each device state of rows and the places of those that have it; -1 for nodes that equal no other."""
+        states = self._current_states(usage, future=future)
+        for place in (states.take(rows) == _UNREAD).nonzero()[0].tolist():
+            self._state(int(rows[place]), usage, future=future)
+        found = states.take(rows)
+        order = np.argsort(found, kind="stable")
+        starts = np.flatnonzero(np.diff(found.take(order), prepend=_UNREAD))
+        groups = np.split(order, starts[1:])
+        for places in sorted(groups, key=lambda places: int(places[0])):
+            yield int(found[places[0]]), places
 
     def _code(self, text: str, preference: int) -> int:
         """The number of a result: a text, or "" with the preference of a node that fits."""
@@ -240,16 +267,9 @@ class ClaimVerdicts:
 
     def _state(self, row: int, usage: DeviceUsage, *, future: bool) -> int:
         """The number of the devices of a node and of which of them are in use; -1 for a node that equals no other."""
-        if self._shapes[row] < 0:
-            return -1
-        states, serial = self._states.get(future) or ([-1] * len(self._pools), usage.changes.serial)
-        if serial != usage.changes.serial:
-            for pool in usage.changes.since(serial):
-                for changed in self._rows.get(pool, ()):
-                    states[changed] = -1
-        self._states[future] = states, usage.changes.serial
-        found = states[row]
-        if found < 0:
+        states = self._current_states(usage, future=future)
+        found = int(states[row])
+        if found == _UNREAD:
             is_in_use = usage.is_in_use
             found = states[row] = self._number(
                 (
@@ -261,6 +281,17 @@ class ClaimVerdicts:
                 )
             )  # fmt: skip
         return found
+
+    def _current_states(self, usage: DeviceUsage, *, future: bool) -> npt.NDArray[np.int64]:
+        """The state of each row, `_UNREAD` for one that changed."""
+        states, serial = self._states.get(future) or (None, usage.changes.serial)
+        if states is None:
+            states = np.where(np.array(self._shapes, dtype=np.int64) < 0, -1, _UNREAD)
+        if serial != usage.changes.serial:
+            changed = [row for pool in usage.changes.since(serial) for row in self._rows.get(pool, ())]
+            states[[row for row in changed if self._shapes[row] >= 0]] = _UNREAD
+        self._states[future] = states, usage.changes.serial
+        return states
 
     def _number(self, key: Hashable) -> int:
         """Numbers equal keys equally, while they are kept. No number is used twice."""

@@ -129,6 +129,7 @@ def test_the_time_machine_shows_each_moment_of_a_simulation(example: Example) ->
         ("/jobs?color=red", 400, "color: unknown parameter; accepted: at, namespace, page, queue, sort, stage, text"),
         ("/jobs?sort=color", 400, "sort: 'color': accepted: wait, name"),
         ("/jobs?page=7", 400, "page: '7': expected a number from 1 to 1"),
+        pytest.param(f"/jobs?page={'9' * 5000}", 400, "': expected a number from 1 to 1", id="page of 5,000 digits"),
         ("/jobs?queue=a&queue=b", 400, "queue: given twice"),
         ("/?at=yesterday", 400, "at: 'yesterday': expected a time such as 2026-01-01T00:00:00Z, or "),
         ("/overview?at=24h", 400, "at: '24h': must be between 2026-01-01T00:00:00Z and 2026-01-01T00:10:00Z"),

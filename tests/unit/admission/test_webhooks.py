@@ -138,6 +138,14 @@ def test_defaults_keep_given_values() -> None:
     assert default_job(copy.deepcopy(JOBS["base"]), "other").patch == ()
 
 
+@pytest.mark.parametrize(("count", "fewest", "most"), [(50, 50, 150), (1000, 1, 10)])
+def test_the_defaults_of_many_tasks_are_one_operation(count: int, fewest: int, most: int) -> None:
+    job = changed(JOBS["base"], "spec.tasks", [{"name": f"t{index}", "template": {}} for index in range(count)])
+    result = default_job(copy.deepcopy(job), "capcard-sched")
+    assert fewest <= len(result.patch) <= most
+    assert all(task["maxRetry"] == 3 for task in patched(job, result)["spec"]["tasks"])
+
+
 @pytest.mark.parametrize("spec", [None, [], "x", {"tasks": "x"}, {"tasks": [1]}, {"tasks": [{"template": 1}]}])
 def test_defaults_leave_fields_of_a_wrong_type_to_the_checks(spec: Any) -> None:
     obj = {"metadata": {"name": "j"}, "spec": spec}

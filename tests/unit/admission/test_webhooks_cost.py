@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from collections.abc import Iterator
+from functools import partial
 
 import msgspec
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from capcard_sched.admission.pods import AdmissionConfig
 from capcard_sched.admission.review import AdmissionResult, decode_review, encode_review
 from capcard_sched.admission.webhooks import WEBHOOKS, WebhookContext, decide
-from capcard_sched.validation.checks import MOST_FINDINGS, MOST_RESOURCES, Finding, capped
+from capcard_sched.validation.checks import MOST_ERRORS, MOST_FINDINGS, MOST_RESOURCES, Finding, capped
 from tests.lines import executed_lines
 from tests.unit.admission.objects import view
 from tests.unit.admission.worst import WORST, Worst, review
@@ -84,3 +86,29 @@ def test_a_pod_with_too_many_resource_names_is_rejected(name: str, count: int) -
     found = [each for each in WEBHOOKS[worst.path].rule(request, CONTEXT).errors if "resource names" in each.message]
     assert bool(found) == (count > MOST_RESOURCES)
     assert all(each.accepted == f"at most {MOST_RESOURCES} resource names per pod" for each in found)
+
+
+def test_the_checks_of_a_rejected_object_end_after_many_errors() -> None:
+    made = 0
+
+    def errors() -> Iterator[Finding]:
+        nonlocal made
+        for index in range(10 * MOST_ERRORS):
+            made += 1
+            yield Finding("error", f"e{index}", "wrong")
+
+    found = capped(errors())
+    assert made == MOST_ERRORS
+    assert found[-1].message == f"at least {MOST_ERRORS - MOST_FINDINGS} further findings"
+
+
+@pytest.mark.parametrize(
+    "name", ["Job: tasks without anything", "Job: policies", "Job: volumes", "Job: plugins", "Job: containers",
+             "Job: environment", "Job: ports", "Job: mounts", "Job: tolerations", "Job: selector",
+             "Queue: a hierarchy"],
+)  # fmt: skip
+def test_entries_after_many_errors_are_not_checked(name: str) -> None:
+    worst = WORST[name]
+    bodies = [msgspec.json.encode(review(worst.build(count * MOST_ERRORS))) for count in (2, 4)]
+    few, many = (executed_lines(partial(_decide, worst, body), 10 * LINES) for body in bodies)
+    assert many - few <= 5 * 2 * MOST_ERRORS, (few, many)

@@ -108,7 +108,7 @@ _JOBS: dict[str, Callable[[int], Json]] = {
         [_task(i, {"volcano.sh/card.name": f"card-{i}|other"}, {"containers": [_container(resources=_limits(1))]})
          for i in range(n)], {"volcano.sh/card.request": _request(n)},
     ),
-    "a chain of dependencies": lambda n: _job(_chain(n)),
+    "a chain of dependencies": lambda n: _job([*_chain(n), _task(n)]),
     "a cycle of dependencies": lambda n: _job([*_chain(n), _task(n, dependsOn={"name": ["t0"]})]),
     "dense dependencies": lambda n: _job(_dense(n)),
     "dependencies without tasks": lambda n: _job([_task(0, dependsOn={"name": [f"x{i}" for i in range(n)]})]
@@ -131,6 +131,9 @@ _JOBS: dict[str, Callable[[int], Json]] = {
     "mounts": lambda n: _job([_task(0, None, {"containers": [
         _container(volumeMounts=[{"name": f"v{i}", "mountPath": f"/{i}"} for i in range(n)])],
         "volumes": [{"name": f"v{i}", "a": {}, "b": {}} for i in range(n)]})]),
+    "mounts without volumes": lambda n: _job([_task(0, None, {"containers": [
+        _container(volumeMounts=[{"name": f"x{i}", "mountPath": f"/{i}"} for i in range(n)])],
+        "volumes": [{"name": f"v{i}", "emptyDir": {}} for i in range(n)]})]),
     "resources": lambda n: _job([_task(0, None, {"containers": [_container(resources=_limits(n))]})]),
     "tolerations": lambda n: _job([_task(0, None, {"tolerations": [{"operator": "x"} for _ in range(n)]})]),
     "selector": lambda n: _job([_task(0, None, {"nodeSelector": {f"-{i}": "?" for i in range(n)}})]),

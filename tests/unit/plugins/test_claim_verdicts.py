@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.claim_objects import present
 from capcard_sched.devices.allocator import NodeError
 from capcard_sched.devices.claims import AllocationError
 from capcard_sched.framework.api.node_view import Diagnosis, FilterResult, NodeView
@@ -14,6 +15,7 @@ from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.device_objects import DeviceClassObject, ResourceClaimObject, ResourceSliceObject
 from capcard_sched.plugins.predicates.claim_verdicts import ClaimVerdicts, DeviceSearch
 from capcard_sched.testing import Harness
+from tests.lines import executed_lines
 from tests.unit.devices.pools import claim, decode
 from tests.unit.devices.random_nodes import MOVES, NODES, RandomNodes
 
@@ -84,3 +86,25 @@ def test_nodes_share_a_search_unless_claims_read_where_they_differ(expression: s
     assert "p" in h.binds
     placement = 1  # the places of the devices are searched once more
     assert h.core.snapshot().state.claims.searches.results["allocated"] == searches + placement
+
+
+def _lines_of_claims(nodes: int, claims: int) -> int:
+    """Executed lines of the session that finds no devices for claims, each of which has a selector of its own."""
+    h = Harness("actions: 'allocate'\ntiers:\n- plugins: [{name: gang}, {name: predicates}, {name: capacity-card}]\n")
+    h.apply(*present("D1", nodes))
+    h.step()
+    for number in range(claims):
+        expression = f'device.attributes["gpu.nvidia.com"].productName == "card-{nodes}-{claims}-{number}"'
+        wanted = claim(number, {"r": {"class": "gpu", "cel": expression}})
+        wanted["metadata"]["namespace"] = "default"
+        h.apply(ObjectChanged(decode(wanted, ResourceClaimObject)))
+        h.group(f"g{number}", queue="q")
+        h.pod(f"p{number}", group=f"g{number}", resourceClaims=[{"name": "r", "resourceClaimName": f"c{number}"}])
+    lines = executed_lines(h.step)
+    assert not h.binds
+    return lines
+
+
+def test_a_claim_that_no_node_satisfies_costs_the_same_for_any_number_of_equal_nodes() -> None:
+    few, many = (_lines_of_claims(nodes, 20) - _lines_of_claims(nodes, 10) for nodes in (12, 96))
+    assert many <= 1.15 * few, (few, many)
