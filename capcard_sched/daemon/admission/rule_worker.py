@@ -28,7 +28,7 @@ _ALL_BYTES: Final = 128 * 2**20
 #: Bytes of a review up to which it is small: it may interrupt a larger one, which it delays by little.
 SMALL_BYTES: Final = 64 * 2**10
 #: Seconds of CPU time of the rules per MiB of an object, at most.
-SECONDS_PER_MIB: Final = 0.05
+SECONDS_PER_MIB: Final = 0.1
 #: Seconds of CPU time between two interruptions of a run.
 _SLICE_SECONDS: Final = 0.005
 
