@@ -93,27 +93,31 @@ def example(kind: type[Any]) -> Any:
     """A message with something in every field."""
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):
-        optional = type(None) in get_args(field.type)
-        types = [each for each in get_args(field.type) if isinstance(each, type)]
+        of: Any = field.type
+        if msgspec.UnsetType in get_args(of):
+            of = next(each for each in get_args(of) if each is not msgspec.UnsetType)
+        optional = type(None) in get_args(of)
+        types = [each for each in get_args(of) if isinstance(each, type)]
         parts = [each for each in types if issubclass(each, (msgspec.Struct, bool))]
         if optional and parts:
             values[field.name] = parts[0]()
-        elif isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
-            required = [item for item in msgspec.structs.fields(field.type) if item.required]
-            values[field.name] = example(field.type) if required else field.type()
-        elif field.type in (float, int, bool):
-            values[field.name] = field.type(3)
-        elif "Literal" in str(field.type):
-            values[field.name] = get_args(field.type)[0]
-        elif str(field.type).startswith("dict"):
-            held = get_args(field.type)[1]
+        elif isinstance(of, type) and issubclass(of, msgspec.Struct):
+            required = [item for item in msgspec.structs.fields(of) if item.required]
+            values[field.name] = example(of) if required else of()
+        elif of in (float, int, bool):
+            values[field.name] = of(3)
+        elif "Literal" in str(of):
+            values[field.name] = get_args(of)[0]
+        elif str(of).startswith("dict"):
+            held = get_args(of)[1]
             nested = isinstance(held, type) and issubclass(held, msgspec.Struct)
             values[field.name] = {"key": held() if nested else "value"}
-        elif str(field.type).startswith("tuple"):
-            values[field.name] = ()
-        elif str(field.type).startswith("list"):
-            values[field.name] = [example(get_args(field.type)[0])]
-        elif field.type is msgspec.Raw:
+        elif str(of).startswith("tuple"):
+            items = get_args(of)
+            values[field.name] = ("text",) * len(items) if {*items} == {str} else ()
+        elif str(of).startswith("list"):
+            values[field.name] = [example(get_args(of)[0])]
+        elif of is msgspec.Raw:
             values[field.name] = msgspec.Raw(b'{"kind":"Pod"}')
         else:
             values[field.name] = "text"
