@@ -22,13 +22,6 @@ if TYPE_CHECKING:
     from capcard_sched.model.task_class import TaskClass
 
 
-class _Places(NamedTuple):
-    """The pods of a class that the nodes hold, and the resource that limits them most; "" without a request."""
-
-    pods: int
-    resource: str
-
-
 class _Shapes(NamedTuple):
     """Nodes with equal amounts and cards: amounts (int64 [shapes, resources]), cards, and nodes (int64 [shapes])."""
 
@@ -59,9 +52,10 @@ class NodePlaces:
         self._amounts, self._is_stale = b"", True
         #: Whether amounts or cards of nodes changed since the last session.
         self.is_changed = True
-        self._places: dict[TaskClass, _Places | None] = {}
+        #: The pods of a class that the nodes hold; None without a node that could take any.
+        self._places: dict[TaskClass, int | None] = {}
         #: The same by what a class requests: pods with generated claims have a class each.
-        self._counts: dict[tuple[bytes, frozenset[str], frozenset[str] | None], _Places | None] = {}
+        self._counts: dict[tuple[bytes, frozenset[str], frozenset[str] | None], int | None] = {}
         #: Name of a node to its generation and its cards.
         self._cards: dict[str, tuple[int, frozenset[str]]] = {}
         #: The shapes of nodes, and those with each wanted set of cards: O(shapes) in place of O(nodes) per class.
@@ -97,50 +91,57 @@ class NodePlaces:
         """
         self._refresh(snapshot)
         most = max(job.min_available, *job.min_task_member.values(), 0)
-        scarce: dict[TaskClass, _Places] = {}
+        scarce: dict[TaskClass, int] = {}
         for cls in {task.cls for task in job.tasks.values()}:
             if cls not in self._places:
                 self._places[cls] = self._count(snapshot, dispatch, cls)
             places = self._places[cls]
-            if places is not None and places.pods < most:
+            if places is not None and places < most:
                 scarce[cls] = places
         found = [
-            (places.pods - needed, places.resource, places.pods)
+            (places - needed, self._scarcest(snapshot, dispatch, cls), places)
             for cls, needed in (_needed(job) if scarce else ())
-            if (places := scarce.get(cls)) is not None and places.pods < needed
+            if (places := scarce.get(cls)) is not None and places < needed
         ]
         if not found:
             return None
         missing, resource, pods = min(found)  # the order of the pods must not matter
         return ExceededLimit(Figures(resource, pods - missing, pods - missing, pods), "")
 
-    def _count(self, snapshot: Snapshot, dispatch: Dispatch, cls: TaskClass) -> _Places | None:
-        """None without a node that could take any pod of the class."""
+    def _count(self, snapshot: Snapshot, dispatch: Dispatch, cls: TaskClass) -> int | None:
         if not len(snapshot.nodes):
             return None
-        cards = dispatch.first("pod_cards", cls)
-        wanted = frozenset(cards.alternatives) if cards is not None and cards.names else None
+        wanted = _wanted(dispatch, cls)
         key = cls.fit_request.tobytes(), cls.unoffered, wanted
         if key not in self._counts:
             self._counts[key] = self._sum(snapshot, cls, wanted)
         return self._counts[key]
 
-    def _sum(self, snapshot: Snapshot, cls: TaskClass, wanted: frozenset[str] | None) -> _Places | None:
-        """`wanted`: cards of which a node must have one; None for any node."""
+    def _sum(self, snapshot: Snapshot, cls: TaskClass, wanted: frozenset[str] | None) -> int | None:
+        nodes, fitting, _ = self._fitting(snapshot, cls, wanted)
+        if not len(nodes):
+            return None
+        # A resource that no node has ever had has no column.
+        return 0 if cls.unoffered else int(nodes @ fitting.min(axis=1))
+
+    def _scarcest(self, snapshot: Snapshot, dispatch: Dispatch, cls: TaskClass) -> str:
+        """The resource that limits the pods of a class most, of equal ones the first by name."""
+        if cls.unoffered:
+            return min(cls.unoffered)
+        nodes, fitting, columns = self._fitting(snapshot, cls, _wanted(dispatch, cls))
+        counts: list[int] = (nodes @ fitting).tolist()
+        names: list[str] = [snapshot.resources.names[column] for column in columns]
+        return min(zip(counts, names, strict=True))[1]
+
+    def _fitting(
+        self, snapshot: Snapshot, cls: TaskClass, wanted: frozenset[str] | None
+    ) -> tuple[Vector, Matrix, Vector]:
+        """Nodes by shape, pods that fit one by each requested resource (int64 [shapes, requested]), and its columns."""
         if wanted not in self._usable:
             self._usable[wanted] = self._with_cards(snapshot, wanted)
         allocatable, nodes = self._usable[wanted]
-        if not len(nodes):
-            return None
-        if cls.unoffered:  # a resource that no node has ever had has no column
-            return _Places(0, min(cls.unoffered))
-        request, names = cls.fit_request, snapshot.resources.names
-        columns = request.nonzero()[0]
-        fitting = allocatable[:, columns] // request[columns]
-        counts = (nodes @ fitting).tolist()
-        least = min(counts)
-        scarcest = min(names[column] for column, count in zip(columns, counts, strict=True) if count == least)
-        return _Places(int(nodes @ fitting.min(axis=1)), scarcest)
+        columns = cls.fit_request.nonzero()[0]
+        return nodes, allocatable[:, columns] // cls.fit_request[columns], columns
 
     def _with_cards(self, snapshot: Snapshot, wanted: frozenset[str] | None) -> _Usable:
         if self._shapes is None:
@@ -163,6 +164,12 @@ class NodePlaces:
         if known is None or known[0] != node.generation:
             known = self._cards[node.name] = node.generation, frozenset(snapshot.state.cards_of(node))
         return known[1]
+
+
+def _wanted(dispatch: Dispatch, cls: TaskClass) -> frozenset[str] | None:
+    """The cards of which a node must have one; None for any node."""
+    cards = dispatch.first("pod_cards", cls)
+    return frozenset(cards.alternatives) if cards is not None and cards.names else None
 
 
 def _needed(job: Job) -> Iterator[tuple[TaskClass, int]]:
