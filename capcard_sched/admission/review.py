@@ -97,12 +97,12 @@ class ClusterView:
         self.inventory.set_queue(queue, notes.get(keys.CARD_QUOTA, ""), parent, amounts)
 
     def drop_namespace_queue(self, queue: str) -> None:
-        """Remove a NamespaceQueue by id."""
+        """Remove a NamespaceQueue by id, `namespace/name`; one that is unknown is ignored."""
         self._local.pop(queue, None)
         self.inventory.drop_queue(queue)
 
     def namespace_queue(self, queue: str) -> LocalQueue | None:
-        """A NamespaceQueue by id."""
+        """A NamespaceQueue by id, `namespace/name`."""
         return self._local.get(queue)
 
     def namespace_queues_below(self, queue: str) -> Sequence[str]:
@@ -117,7 +117,6 @@ class ClusterView:
             self._default_queues.pop(name, None)
 
     def set_priority_class(self, name: str) -> None:
-        """Add a PriorityClass."""
         known = self.inventory.priority_classes or set()
         self.inventory.priority_classes = known | {name}
 
@@ -155,7 +154,6 @@ class ClusterView:
         return found
 
     def queues(self) -> Sequence[QueueEntry]:
-        """All queues."""
         return list(self._queues.values())
 
     def children(self, name: str) -> Sequence[str]:

@@ -55,7 +55,6 @@ _ALLOW: Final = AdmissionResult()
 
 
 def decide(hook: Webhook, request: AdmissionRequest, context: WebhookContext) -> AdmissionResult:
-    """The result of the rule of a webhook."""
     return hook.rule(request, context)
 
 

@@ -330,7 +330,6 @@ class _Request:
         self.close()
 
     def close(self) -> None:
-        """Close the streams and the connection."""
         self.close_streams()
         self.connection.close()
 

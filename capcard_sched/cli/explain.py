@@ -93,7 +93,7 @@ def explain(
 
 
 def _import_report() -> None:
-    """Import what renders a diagnosis."""
+    """Import what renders a diagnosis, while a trial runs in a copy of the process."""
     import capcard_sched.reports.explain  # noqa: F401
 
 

@@ -43,7 +43,7 @@ class LedgerFeed:
         self._waiting: list[tuple[float, Sequence[Delta]]] | None = None
 
     def note(self, deltas: Sequence[Delta]) -> None:
-        """Changes of the cluster now."""
+        """Changes of the cluster now; ignored before the lists are complete."""
         if self._waiting is not None:
             self._waiting.append((time.time(), deltas))
 

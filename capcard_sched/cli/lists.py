@@ -85,7 +85,7 @@ class Column(NamedTuple):
 
 
 def field(header: str, name: str, *, wide: bool = False, text: Callable[[Any], str] | None = None) -> Column:
-    """The column of a field of the items."""
+    """The column of a field of the items; with `wide`, shown only with `-o wide`. `text` formats the values."""
     write = None if text is None else lambda item: text(item.get(name))
     return Column(header, lambda item: item.get(name), write, "wide" if wide else "always")
 
@@ -323,7 +323,7 @@ class Printer:
         return [cell(column.value(line)) if column.text is None else column.text(line) for column in columns]
 
     def _numeric(self, lines: Sequence[Json]) -> list[int]:
-        """The indexes of the columns whose values are numbers."""
+        """The indexes of the columns that have a number in some line."""
         values = [[column.value(line) for line in lines] for column in self._columns]
         return [index for index, column in enumerate(values) if any(isinstance(one, int | float) for one in column)]
 

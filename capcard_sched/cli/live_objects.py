@@ -126,7 +126,7 @@ class LiveObjects:
             params["continue"] = metadata["continue"]
 
     async def get(self, kind: str, name: str) -> JsonObject:
-        """One object."""
+        """One object. Raises RequestFailedError."""
         return await self._request("GET", self._path(kind, name))
 
     async def create(self, obj: JsonObject) -> JsonObject:

@@ -8,7 +8,7 @@ from capcard_sched.model.quoting import escaped, escaped_json
 
 
 def put(text: str, *, end: str = "\n", flush: bool = False) -> None:
-    """Print lines on standard output."""
+    """Print text of one or more lines on standard output, with control characters escaped."""
     print(escaped(text, lines=True), end=end, flush=flush)
 
 

@@ -176,7 +176,7 @@ class Checker:
         self._documents += documents
 
     def read_objects(self, objects: Sequence[dict[str, Any]], source: str) -> None:
-        """Read objects of a cluster."""
+        """Read objects of a cluster; findings have `source` in place of a file."""
         value = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
         self._documents.append(ManifestDocument(source, 1, value))
 

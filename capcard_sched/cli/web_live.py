@@ -274,7 +274,7 @@ class LiveClusters:
         return round(age) if age > _OLDEST else 0
 
     def _is_behind(self) -> bool:
-        """Whether the cluster changed after the state that is shown."""
+        """Whether the cluster changed after the state that is shown; true while none is shown."""
         return self._shown is None or self._shown.version != self._held.version
 
     async def _wait_prepared(self, version: int, seconds: float) -> None:

@@ -52,7 +52,6 @@ class TopologyDomain(NamedTuple):
     members: tuple[str, ...]
 
     def labels(self) -> dict[str, str]:
-        """Labels of the HyperNode."""
         return {DISCOVERED_FROM: LABEL_SOURCE, self.label: self.value}
 
     def spec(self) -> JsonObject:

@@ -50,7 +50,7 @@ class Key(NamedTuple):
 
 
 def meta(obj: JsonObject) -> JsonObject:
-    """`metadata`."""
+    """`metadata`. Raises KeyError when absent."""
     metadata: JsonObject = obj["metadata"]
     return metadata
 
@@ -113,7 +113,6 @@ def controller_key(obj: JsonObject) -> Owner | None:
 
 
 def identity(obj: JsonObject) -> Owner:
-    """The identity of an object as an owner."""
     namespace, name = key_of(obj)
     return owner_of(namespace, obj.get("apiVersion") or "", obj.get("kind") or "", name, meta(obj).get("uid") or "")
 

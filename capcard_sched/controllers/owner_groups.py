@@ -98,7 +98,7 @@ class _Family:
             del self._groups[before.group]
 
     def has_others(self, group: str, incarnation: str) -> bool:
-        """Whether a PodGroup has pods of another incarnation."""
+        """Whether a PodGroup has pods of another incarnation; false for one without pods."""
         counts = self._groups.get(group, ())
         return len(counts) > (incarnation in counts)
 

@@ -58,7 +58,6 @@ def _steps(path: str) -> tuple[str, ...]:
 
 
 def is_path(text: str) -> bool:
-    """Whether a text is a path."""
     return bool(_PATH.fullmatch(text))
 
 
@@ -111,7 +110,7 @@ def name_of(scene: RuleScene, template: str) -> str:
 
 
 def places(template: str) -> list[str]:
-    """The places of a template."""
+    """The texts between the braces of a template, in order, each as often as it occurs."""
     return _PLACE.findall(template)
 
 

@@ -83,12 +83,10 @@ class OwnerKind(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
 
     @property
     def view_name(self) -> str:
-        """Its name in a view."""
         return qualified_kind(self.api_version, self.kind)
 
     @property
     def api_kind(self) -> Kind:
-        """Its row of a table of kinds."""
         return Kind(self.kind, self.api_version, self.resource)
 
 

@@ -144,7 +144,6 @@ def event_on(
     *,
     warning: bool = False,
 ) -> EmitEvent:
-    """An event on an object of a kind."""
     about = ObjectRef(kind, *key_of(obj), meta(obj)["uid"])
     return EmitEvent(about, "Warning" if warning else "Normal", reason, message, COMPONENT)
 

@@ -101,7 +101,6 @@ class LedgerDatabase:
             raise
 
     def close(self) -> None:
-        """Close all connections."""
         self._engine.dispose()
 
     @property
@@ -110,13 +109,13 @@ class LedgerDatabase:
         return self._engine
 
     def read(self, statement: Executable) -> Sequence[DatabaseRow[Any]]:
-        """The rows of a statement."""
+        """The rows of a statement. Raises LedgerError."""
         return self.read_all([statement])[0]
 
     def read_of(
         self, statement: Select[Any], column: ColumnElement[str], values: Sequence[str]
     ) -> Iterator[DatabaseRow[Any]]:
-        """The rows of a statement with one of these values in a column."""
+        """The rows with one of these values in a column; a query per `_CHUNK` values, so not in one order."""
         for first in range(0, len(values), _CHUNK):
             yield from self.read(statement.where(column.in_(values[first : first + _CHUNK])))
 

@@ -20,12 +20,12 @@ _EVICTED_BECAUSE: Final = "Pod is evicted, because of "
 
 
 def object_key(meta: ObjectMeta) -> str:
-    """`namespace/name`."""
+    """`namespace/name`; `default` for an absent namespace."""
     return f"{meta.namespace or 'default'}/{meta.name}"
 
 
 def created_at(meta: ObjectMeta, now: int) -> int:
-    """Unix milliseconds of the creation, at most `now`."""
+    """Unix milliseconds of the creation, at most `now`; `now` without a timestamp."""
     return min(round(parse_time(meta.creation_timestamp) * 1000) or now, now)
 
 

@@ -70,6 +70,6 @@ class _PartSums:
                 self._whole[part + 1] += sign * interval.thousandths
 
     def means(self) -> list[float]:
-        """Cards in each part."""
+        """Mean number of cards in each part, to three decimals."""
         found = zip(accumulate(self._whole), self._ends, strict=True)
         return [round((whole + ends) / 1000, 3) for whole, ends in found][:-1]

@@ -20,7 +20,7 @@ _DAY: Final = 86_400.0
 
 
 def capacity_of(cluster: Cluster) -> CapacityReader:
-    """The cards of the nodes."""
+    """The reader of the cards of the nodes, which all views of the cluster share."""
     return cluster.part("capacity", lambda: CapacityReader(cluster.core.snapshot()))
 
 

@@ -76,7 +76,7 @@ class History(InsightPart, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> float:
-        """The length of the run."""
+        """The length of the run, never negative."""
         return max(0.0, self.end - self.begin)
 
 

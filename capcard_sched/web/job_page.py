@@ -90,7 +90,7 @@ def job_view(cluster: Cluster, query: Mapping[str, str]) -> JobView:
 
 
 def tries_jobs(cluster: Cluster, query: Mapping[str, str]) -> bool:
-    """Whether the page of a job has the results of trials."""
+    """Whether the page of a job has results of trials: on request, or with at most `_TRIED` pods and nodes."""
     return query.get("fix", "") == "1" or _size(cluster) <= _TRIED
 
 

@@ -62,7 +62,6 @@ def all_jobs(cluster: Cluster) -> list[dict[str, Any]]:
 
 
 def visible_jobs(cluster: Cluster) -> list[JobRow]:
-    """Every job that the viewer may see."""
     return job_rows(cluster, all_jobs(cluster))
 
 

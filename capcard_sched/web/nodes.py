@@ -116,16 +116,16 @@ class NodeBoxes:
 
     @property
     def all_cards(self) -> tuple[str, ...]:
-        """The cards of all nodes."""
+        """The cards of all nodes, sorted."""
         found = {card for node in (self._whole, self._shared) for cards in node.values() for card in cards}
         return tuple(sorted(found))
 
     def node(self, name: str) -> Node:
-        """The node of a name."""
+        """The node of a name. Raises KeyError when there is none."""
         return self._state.nodes.by_name[name]
 
     def cards_of(self, name: str) -> set[str]:
-        """The cards of a node."""
+        """The whole and the shared cards of a node; empty for an unknown node."""
         return {*self._whole.get(name, ()), *self._shared.get(name, ())}
 
     def queues_of(self, name: str) -> set[str]:
@@ -133,7 +133,7 @@ class NodeBoxes:
         return {task.job.queue for task in self.node(name).tasks.values() if task.job is not None}
 
     def row(self, name: str) -> tuple[NodeCardRow, ...]:
-        """The cards of a node."""
+        """The cards of a node: those that pods request by number, then the shared ones, each sorted."""
         whole = [self._counted(card, offer) for card, offer in sorted(self._whole.get(name, {}).items())]
         return (*whole, *(_shared(card, rows, self) for card, rows in sorted(self._shared.get(name, {}).items())))
 

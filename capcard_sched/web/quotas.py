@@ -85,13 +85,12 @@ def _resource(name: str, limit: int | None, allocated: int) -> QuotaCell:
 
 
 def cards_of(rows: Iterable[QuotaRow], provided: Iterable[str] = ()) -> tuple[str, ...]:
-    """The cards that some queue uses or limits, and those that nodes provide."""
+    """The cards that some queue uses or limits, and those that nodes provide, sorted."""
     used = {cell.card for row in rows for cell in row.cells if cell.quota or cell.used or cell.reserved}
     return tuple(sorted(used.union(provided)))
 
 
 def queue_list(cluster: Cluster, _: Mapping[str, str]) -> QueueList:
-    """The page of all queues."""
     rows = quota_rows(cluster)
     return QueueList(moment=moment_of(cluster), cards=cards_of(rows), queues=rows)
 

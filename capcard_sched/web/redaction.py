@@ -29,7 +29,7 @@ class Redactor:
         self._argument = re.compile(rf"(?<!\S)(?:-n|--namespace)[ =](?:{names})(?![\w.-])") if names else None
 
     def text(self, text: str) -> str:
-        """A text without the names."""
+        """A text with `(another namespace)` in place of hidden names."""
         return text if self._name is None else self._name.sub(_HIDDEN, text)
 
     def diagnosis(self, found: JobDiagnosis) -> JobDiagnosis:

@@ -73,7 +73,7 @@ class ReviewedAccess(ABC):
         return frozenset(name for name, is_allowed in zip(names, found, strict=True) if is_allowed)
 
     def _believed(self, key: bytes) -> tuple[dict[str, Any], dict[str, bool]] | None:
-        """The user of a key and what is known of namespaces, as far as it is believed."""
+        """The user of a key and what is known of namespaces; None for a key that is unknown or expired."""
         kept = self._kept.get(key)
         return kept[1:] if kept is not None and kept[0] > time.monotonic() else None
 

@@ -363,5 +363,5 @@ class ClaimRules:
 
 
 def _keys(task: Task) -> tuple[str, ...]:
-    """The keys of the claims of a pod, each once."""
+    """The keys of the claims of a pod, `namespace/name`, each once, in the order of the pod."""
     return tuple(dict.fromkeys(f"{task.namespace}/{each.claim}" for each in task.cls.claims if each.claim))

@@ -122,7 +122,6 @@ class LiveInput(StateInput):
         return objects
 
     def _listed(self) -> DeltaObjects:
-        """The objects of the lists."""
         return DeltaObjects(self.deltas)
 
     def _known_state(self, conf: Conf) -> KnownState:

@@ -86,11 +86,9 @@ class JobSpec(NamedTuple):
 
     @property
     def replicas(self) -> int:
-        """Pods of all tasks."""
         return sum(task.replicas for task in self.tasks)
 
     def task(self, name: str) -> TaskSpec | None:
-        """The task of that name."""
         return self.by_name.get(name)
 
     def pod_name(self, task: TaskSpec, index: int) -> str:

@@ -114,7 +114,6 @@ class Records:
 
     @property
     def resumes(self) -> int:
-        """Resumes so far."""
         return whole_number(self.entries.get(_RESUMES)) or 0
 
     @property

@@ -47,7 +47,7 @@ def claim_name(job: JobSpec, index: int) -> str:
 
 
 def created_claims(job: JobSpec) -> list[str]:
-    """Names of the claims that were created for the Job."""
+    """Names of the claims that were created for the Job, in the order of its volumes."""
     names = (claim_name(job, index) for index in range(len(job.volumes)))
     return [name for name, volume in zip(names, job.volumes, strict=True) if volume.get("volumeClaimName") == name]
 

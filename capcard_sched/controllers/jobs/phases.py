@@ -51,7 +51,6 @@ class Census(NamedTuple):
         return self.pending + self.running + self.terminating > 0
 
     def of_task(self, task: str, *phases: str) -> int:
-        """Pods of a task in one of these phases."""
         counts = self.by_task.get(task, {})
         return sum(counts.get(phase, 0) for phase in phases)
 

@@ -112,7 +112,7 @@ class AdmissionOptions(ConnectionOptions):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The webhook paths to serve."""
+        """The webhook paths to serve: those of `--enabled-admission` except `FOREIGN_PATHS`; all when it is empty."""
         given = _split(self.enabled_admission)
         return tuple(path for path in given if path not in FOREIGN_PATHS) if given else tuple(WEBHOOKS)
 
@@ -146,7 +146,6 @@ class AdmissionOptions(ConnectionOptions):
 
     @property
     def configurations(self) -> tuple[str, ...]:
-        """Names of the webhook configurations."""
         return _split(self.webhook_configuration)
 
     @property

@@ -152,7 +152,6 @@ class RuleWorker:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs."""
         return self._thread.is_alive()
 
     async def run(self, tenant: str, job: Callable[[], _T], size: int = 0) -> _T:

@@ -35,11 +35,9 @@ class ServingContext:
 
     @property
     def loaded(self) -> bool:
-        """Whether there is a certificate."""
         return self._loaded is not None
 
     def context(self) -> ssl.SSLContext:
-        """The context."""
         return self._context
 
     def load(self, certificate: bytes, key: bytes, authorities: str = "", host: str = "") -> bool:

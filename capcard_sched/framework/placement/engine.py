@@ -104,7 +104,6 @@ class PlacementEngine:
         return self._cache.releases
 
     def note_release(self) -> None:
-        """Records an eviction."""
         self._cache.releases += 1
 
     # --- signatures -------------------------------------------------------------------------------------------------
@@ -250,7 +249,7 @@ class PlacementEngine:
         return hooks.with_comparing_scores(selection, total)
 
     def fits(self, signature: PodSignature, row: int, *, future: bool) -> bool:
-        """Whether one row passes every filter for one pod."""
+        """Whether one row passes every filter for one pod now (`future`: once releasing pods are gone)."""
         return bool(len(self.candidates(signature, future=future, among=np.array([row], dtype=np.intp))))
 
     # --- reasons ----------------------------------------------------------------------------------------------------

@@ -177,5 +177,5 @@ def annotation_changes(tree: HyperNodeTree, job: Job) -> dict[str, str | None]:
 
 
 def merged(annotations: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Annotations after a merge patch."""
+    """Annotations after a merge patch, in which None removes a key."""
     return {key: value for key, value in {**annotations, **changes}.items() if value is not None}

@@ -240,7 +240,7 @@ class NodeClasses:
         return self._plugin_states.after(held, cls)
 
     def by_plugin(self, held: Matrix | None) -> Mapping[str, Numbers] | None:
-        """Rows of `held` as `NodeView` arguments."""
+        """Rows of `held` as `NodeView` arguments: int64 [k] by plugin; None without node states."""
         return None if held is None or self._plugin_states is None else self._plugin_states.by_plugin(held)
 
     def advance(self, run: list[int], before: int, after: int) -> None:

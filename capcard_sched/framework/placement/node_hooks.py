@@ -38,7 +38,6 @@ class NodeHooks:
         self._applying: dict[tuple[bool, ...], _ApplyingHooks] = {}
 
     def open(self) -> None:
-        """Starts a session."""
         self._of.clear()
 
     def contexts(self, queue: Queue, task: Task, *, by_tree: bool = True) -> dict[str, Hashable]:

@@ -113,11 +113,11 @@ class ObjectCache:
         return [self._object(COMMAND, entries[each]) for each in oldest]
 
     def group_phases(self, queue: str) -> Mapping[str, int]:
-        """Number of PodGroups of a queue by phase."""
+        """Number of PodGroups of a queue by phase; empty for a queue without any."""
         return self._phases.get(queue, {})
 
     def all(self, kind: str) -> Iterator[JsonObject]:
-        """All objects of a kind."""
+        """All objects that a kind has when the iteration begins."""
         for entry in list(self._entries.get(kind, {}).values()):
             yield self._object(kind, entry)
 

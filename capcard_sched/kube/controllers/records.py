@@ -310,7 +310,7 @@ class WatchedRecords:
         return change if change.uid else None
 
     def path_of(self, key: Key, sub: str = "") -> str:
-        """The path of an object."""
+        """The path of an object, or of its subresource `sub`. Raises ValueError for an invalid name."""
         return object_path(self.resources[key.kind], key.namespace, key.name, sub)
 
 

@@ -172,7 +172,7 @@ class WriteExecutor(CallWriter[ObjectCall]):
         return {"apiVersion": kind.api_version, "kind": kind.name, "metadata": kept, **whole}
 
     async def read(self, key: Key) -> RecordChanged | None:
-        """Read an object that is watched. Raises ApiError and Unreachable."""
+        """Read an object that is watched; None when it does not exist. Raises ApiError and Unreachable."""
         return await get(self.client, self._records.path_of(key), partial(self._records.decode_change, key.kind))
 
     async def _read_again(self, key: Key) -> JsonObject | None:

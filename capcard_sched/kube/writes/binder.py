@@ -254,7 +254,7 @@ class Binder(CallWriter[BindCall]):
         return cast("Client", GatedClient(self.client, self.gate, call.term))
 
     async def _undo(self, call: BindCall) -> None:
-        """Give the ResourceClaims of a pod back."""
+        """Give the ResourceClaims of a pod back, as far as the API server accepts it. Raises only LeadershipLost."""
         if self._undo_pre_bind is not None and call.bind.claims:
             await self._undo_pre_bind(self._gated(call), call.bind)
 

@@ -76,12 +76,10 @@ class EventCall(WriteCall):
 
     @property
     def kind(self) -> str:
-        """The kind of object."""
         return "Event"
 
     @property
     def key(self) -> SeriesKey:
-        """The series."""
         return self.series.key
 
 

@@ -39,7 +39,7 @@ class Lru(Generic[K, V]):
         return entries.popitem(last=False)[1] if len(entries) > self._capacity else None
 
     def pop(self, key: K) -> V | None:
-        """Remove an entry and return it."""
+        """Remove an entry and return it; None when it is absent."""
         return self._entries.pop(key, None)
 
     def drop_oldest(self, expired: Callable[[V], bool]) -> None:
@@ -49,5 +49,4 @@ class Lru(Generic[K, V]):
             entries.popitem(last=False)
 
     def clear(self) -> None:
-        """Remove all entries."""
         self._entries.clear()

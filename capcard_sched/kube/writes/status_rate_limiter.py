@@ -113,5 +113,5 @@ _OF_SCHEDULER: Final[Mapping[type[Any], RatePolicy[Any]]] = {
 
 
 def scheduler_policy(status: Intent) -> RatePolicy[Any] | None:
-    """The policy of a status of the scheduler."""
+    """The policy of a status of the scheduler; None for one that is never delayed."""
     return _OF_SCHEDULER.get(type(status))

@@ -153,7 +153,6 @@ def key_of(intent: StatusIntent) -> StatusKey:
 
 
 def condition_key(uid: str) -> StatusKey:
-    """The key of a pod's condition."""
     return ("PodCondition", "", uid)
 
 
@@ -176,12 +175,10 @@ class StatusCall(WriteCall):
 
     @property
     def kind(self) -> str:
-        """Kind of write."""
         return self._key[0]
 
     @property
     def key(self) -> StatusKey:
-        """Kind of write and object."""
         return self._key
 
     def merge(self, older: WriteCall) -> WriteCall:

@@ -78,11 +78,10 @@ class WorkQueue(Generic[K, V]):
         return len(self._waiting) - len(self._delayed) + len(self._in_flight)
 
     def is_in_flight(self, key: K) -> bool:
-        """Whether a write of this key is in flight."""
         return key in self._in_flight
 
     def is_waiting(self, key: K) -> bool:
-        """Whether an entry of this key waits."""
+        """Whether an entry of this key waits, ready or delayed."""
         return key in self._waiting
 
     def first_added(self) -> float:

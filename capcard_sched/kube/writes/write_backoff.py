@@ -56,7 +56,7 @@ class RefusedWrites:
         return len(self._records)
 
     def __contains__(self, uid: str) -> bool:
-        """Whether the pod was rejected recently."""
+        """Whether the pod was rejected, until twice the longest wait after the end of its backoff."""
         record = self._records.get(uid)
         return record is not None and self._clock() <= record.until + 2 * self._backoff.longest
 
@@ -89,7 +89,6 @@ class RefusedWrites:
         self._records.pop(uid)
 
     def clear(self) -> None:
-        """Forget all pods."""
         self._records.clear()
 
 

@@ -73,7 +73,7 @@ class WriteOutcome(NamedTuple):
 
     @classmethod
     def of(cls, result: WriteResult, error: RequestError) -> WriteOutcome:
-        """The outcome of an attempt that ended with an error."""
+        """The outcome of an attempt that ended with an error; throttled by an overloaded or unreachable server."""
         throttled = result is WriteResult.AGAIN and (error.retry_class is RetryClass.LATER or not error.status)
         return cls(result, error.status, error.text, error.retry_after or 0.0, throttled)
 
@@ -110,7 +110,7 @@ class WriteCall:
 
     @property
     def kind(self) -> str:
-        """The kind of a status or an event in metrics."""
+        """The kind of a status or an event in metrics; "" for other writes."""
         return ""
 
     @property
@@ -192,7 +192,7 @@ class CallWriter(Generic[C]):
             self.observer.write_failed(call.kind, outcome.code, outcome.message)
 
     def wait(self, call: C, outcome: WriteOutcome) -> float:
-        """Seconds until the next attempt."""
+        """Seconds until the next attempt, at least `Retry-After`."""
         return self.backoff.wait(call.attempts, outcome.wait)
 
     def end(self, call: C, outcome: WriteOutcome) -> None:

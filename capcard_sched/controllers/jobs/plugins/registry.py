@@ -95,7 +95,7 @@ class Svc(JobPlugin):
             add_env(container, self._entries)
 
     def contents(self) -> dict[Key, JsonObject]:
-        """The ConfigMap of host names."""
+        """The ConfigMap: per task a file with a host name per line, and the variables."""
         files = {f"{task.name}.host": "\n".join(self.hosts(task)) for task in self.job.tasks}
         return {Key(CONFIG_MAP, self.job.namespace, self._map_name): {"data": {**files, **self._variables}}}
 

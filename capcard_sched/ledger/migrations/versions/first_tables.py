@@ -91,6 +91,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop the tables."""
     for table in ("daily_quota", "daily_use", "quota", "capacity", "charge", "stage", "job", "source"):
         op.drop_table(table)

@@ -24,5 +24,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop the table."""
     op.drop_table("recorder")
