@@ -1,8 +1,9 @@
 """Selects the tests near the changed files; `make near` runs them.
 
 Changed are the files that differ from the commit in BASE (default: HEAD), and those that are not under version control.
-Near a file of the product are the test modules that import it, and the tests of the folder that mirrors its own. Near a
-file of `tests` are the test modules that import it, or else those of its folder. Near a page are the tests of pages.
+Near a file of the product are the test modules that import it, and the tests of the folder that mirrors its own, or the
+nearest one above it. Near a file of `tests` are the test modules that import it, or else those of its folder. Near a
+page are the tests of pages.
 """
 
 from __future__ import annotations
@@ -65,11 +66,21 @@ def _near_product(path: str, imports: dict[str, set[str]]) -> set[str]:
             for mirror in mirrors:
                 # plugins/gang.py: tests/unit/plugins/test_gang.py; framework/quota/x.py: tests/unit/framework/quota/
                 exact = f"{mirror}{'/'.join([*inner.split('/')[:-1], 'test_' + inner.split('/')[-1]])}.py"
-                folder = f"{mirror}{inner.rsplit('/', 1)[0]}/" if "/" in inner else f"{mirror}{inner}/"
-                near |= {test for test in imports if test == exact or test.startswith(folder)}
+                near |= {exact} & imports.keys()
+            near |= _mirrored(inner, mirrors, imports)
             if "tests/vectors/" in mirrors:
                 near.add("tests/vectors")
             return near
+    return set()
+
+
+def _mirrored(inner: str, mirrors: tuple[str, ...], imports: dict[str, set[str]]) -> set[str]:
+    """The tests of the folders that mirror that of a module, or the nearest folder above it that is mirrored."""
+    folder = inner.rpartition("/")[0] or inner
+    while folder:
+        if found := {test for test in imports for mirror in mirrors if test.startswith(f"{mirror}{folder}/")}:
+            return found
+        folder = folder.rpartition("/")[0]
     return set()
 
 
