@@ -177,7 +177,7 @@ def make_scene(name: str, nodes: int, pods: int, seed: int = 1) -> Scene:
     for service, queues in makers.items():
         for number, queue in enumerate(queues):
             quota = dict(held.get(queue, {}))
-            # Whoever comes is within the quota of its queue; but every fourth queue of P1 has already all it may have.
+            # A new pod is within the quota of its queue; but every fourth queue of P1 has already all it may have.
             if service != "training" and (service or number % 4):
                 for card, count in asked.get(queue, {}).items():
                     quota[card] = quota.get(card, 0) + count

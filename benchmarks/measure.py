@@ -122,7 +122,7 @@ def core_with(text: str, name: str, timer: Callable[[], float] | None = None) ->
 
 
 def measure(name: str, size: str, nodes: int, pods: int, repeats: int) -> Run:
-    """Place everything in one session, `repeats` times from scratch, and look at the sessions after it."""
+    """Place everything in one session, `repeats` times from scratch, and measure the sessions after it."""
     workload = make(name, nodes, pods)
     frames = encode(workload)
     samples = [_sample(workload, frames) for _ in range(repeats)]

@@ -24,7 +24,7 @@ def resident_bytes() -> int:
 
 
 def main(path: Path) -> None:
-    """Load a core line by line and look at the process in between."""
+    """Load a core line by line and measure the process in between."""
     decoders = {kind.__name__: decode for kind, decode in DECODERS.items()}
     core = build_core()
     before = 0

@@ -1,8 +1,8 @@
 """`python -m benchmarks.e2e`: the daemon on a real API server. Figures, never a verdict.
 
 Every measurement starts `capcard-sched run` as users do, on a kube-apiserver and etcd of its own. An independent
-watcher says when pods were bound. The raw rate is what the same server takes in the same run, from a bare client on as
-many connections, once before and once after.
+watcher records when pods are bound. The raw rate is what the same server takes in the same run, from a bare client on
+as many connections, once before and once after.
 """
 
 from __future__ import annotations

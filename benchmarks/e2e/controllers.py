@@ -34,7 +34,7 @@ from tests.manifests.documents import MANIFESTS
 _LIMIT = 900.0
 #: Seconds for which the pods run after the last of them has started.
 _RUN_SECONDS = 2.0
-#: Seconds between looks at counts.
+#: Seconds between reads of counts.
 _LOOK = 0.5
 _JOBS = "/apis/batch.volcano.sh/v1alpha1"
 _GROUPS = "/apis/scheduling.volcano.sh/v1beta1"

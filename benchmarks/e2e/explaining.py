@@ -2,7 +2,7 @@
 
 Running gangs of eight, one card per pod, hold every card; a fifth of the pods waits in the same queues. U1: a gang of a
 higher priority than the running ones, under a scheduler-conf without `preempt`. N1: a gang without victims. Q1: a gang
-beyond the quota of its queue. The program is started anew for each answer, as users do.
+beyond the quota of its queue. The program is started anew for each diagnosis, as users do.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ class _FullCluster(NamedTuple):
 
 
 class Explained(msgspec.Struct, frozen=True):
-    """One answer: CPU seconds of the process with the copies it makes, and of the API server meanwhile.
+    """One diagnosis: CPU seconds of the process with the copies it makes, and of the API server meanwhile.
 
-    From a cache: of the program that asks, without the copy of the cache that answers.
+    From a cache: of the program that the user starts, without the copy of the cache that responds.
     """
 
     scene: str
@@ -106,7 +106,7 @@ class ListDone(msgspec.Struct, frozen=True):
 
 
 class Explaining(msgspec.Struct):
-    """Every answer at one size."""
+    """Every diagnosis at one size."""
 
     nodes: int
     pods: int
@@ -253,7 +253,7 @@ async def explaining(
 
 @asynccontextmanager
 async def _cache(command: list[str], path: Path) -> AsyncIterator[list[str]]:
-    """A cache in sync; the flags of a verb that asks it."""
+    """A cache in sync; the flags of a verb that reads it."""
     process = await asyncio.create_subprocess_exec(
         *command, "--socket", path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_as_installed()
     )

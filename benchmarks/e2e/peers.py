@@ -53,7 +53,7 @@ _RAW_PODS: Final = 4_000
 
 
 class PeerRun(msgspec.Struct, frozen=True):
-    """One scheduler in one scene. Seconds, unless said otherwise."""
+    """One scheduler in one scene. Seconds, unless a field states another unit."""
 
     scene: str
     scheduler: str

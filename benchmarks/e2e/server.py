@@ -41,7 +41,7 @@ _COLLECTIONS = {
 }
 
 
-#: Seconds between looks at the CPU time of processes.
+#: Seconds between samples of the CPU time of processes.
 _SAMPLE_SECONDS = 0.25
 _REQUESTS = re.compile(
     r'^apiserver_request_total\{.*resource="([^"]*)".*subresource="([^"]*)",verb="(\w+)".*\} (\S+)$', re.MULTILINE
@@ -163,7 +163,7 @@ class Server:
 
 
 class CpuSampler:
-    """CPU seconds of processes, looked at every quarter of a second. An async context manager."""
+    """CPU seconds of processes, sampled every quarter of a second. An async context manager."""
 
     def __init__(self, pids: Mapping[str, int]) -> None:
         self._pids = pids

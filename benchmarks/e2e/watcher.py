@@ -95,7 +95,7 @@ def _marked(obj: _Object, type: str, mark: Mark) -> str:
 
 
 async def watch(job: WatchJob) -> None:
-    """Answer `Ready`, then `Seen`."""
+    """Respond with `Ready`, then with `Seen`."""
     async with job.target.session() as session:
         async with session.get(job.path) as answer:
             found = msgspec.json.decode(await answer.read(), type=_List)

@@ -121,7 +121,7 @@ class RuledPod(NamedTuple):
 
     rule: OwnerRule
     notes: Mapping[str, str]
-    #: The object with the numbers, and its kind; None where the rule names none.
+    #: The object with the numbers, and its kind; None for a rule without numbers.
     owner: Key | None
     kind: OwnerKind | None
     family: _FamilyKey

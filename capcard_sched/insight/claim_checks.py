@@ -64,7 +64,7 @@ def check_claims(objects: Sequence[Json], *, card_quotas: bool) -> Iterator[tupl
 
 
 def device_cards(objects: Sequence[Json]) -> dict[str, int]:
-    """Card to thousandths of the devices of ResourceSlices, beside those that device plugins offer on their nodes."""
+    """Card to thousandths of the devices of ResourceSlices, without those that device plugins offer on their nodes."""
     checks = _Checks(card_quotas=False)
     for obj in objects:
         checks.add(obj)

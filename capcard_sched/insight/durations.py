@@ -30,7 +30,7 @@ class JobFeatures(NamedTuple):
     per_pod: float
     #: Cards of the job (cores, for a job without cards), rounded up to a power of two.
     size: int
-    #: Of the pod with most cards: thousandths of a core, and bytes of memory; None where they are not known.
+    #: Of the pod with most cards: thousandths of a core, and bytes of memory; None: unknown.
     requests: tuple[int, int] | None = None
 
 

@@ -33,7 +33,7 @@ class Page(NamedTuple):
     #: Raises LookupError for an unknown object and ValueError for an invalid query.
     view: Callable[[Cluster, Mapping[str, str]], InsightPart]
     kind: type[InsightPart]
-    #: Parameters of the query beside `at`; others are refused.
+    #: Parameters of the query other than `at`; others are refused.
     query: frozenset[str] = frozenset()
     #: Runs trials, or reads a database: others need not wait for it.
     is_slow: bool = False

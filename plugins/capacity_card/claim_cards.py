@@ -111,7 +111,7 @@ class ClaimCards:
         return True
 
     def totals(self, nodes: CardInventory) -> Mapping[str, int]:
-        """Thousandths of each card that ResourceSlices provide, beside those of the nodes."""
+        """Thousandths of each card that ResourceSlices provide, other than those of the nodes."""
         if self._session is None:
             return {}
         found: dict[str, int] = {}

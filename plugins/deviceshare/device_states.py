@@ -86,7 +86,7 @@ class RequestResults:
         #: Scores by state from `first` on, NaN where not known; the last entry is that of NO_STATE.
         self._scores: npt.NDArray[np.float64] = np.full(_FIRST_ROOM, np.nan)
         self._scores[NO_STATE] = _NEVER
-        #: Whether they were asked for since results were dropped.
+        #: Whether they were read since results were dropped.
         self.is_used = True
 
     def __len__(self) -> int:

@@ -38,7 +38,7 @@ class PodRules(NamedTuple):
     error: str = ""
 
 
-#: Weights that tell affinity and anti-affinity apart.
+#: Weights of affinity and of anti-affinity.
 _TOWARDS, _AWAY = 1, -1
 
 

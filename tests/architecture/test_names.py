@@ -47,7 +47,7 @@ def prose(source: str) -> Iterator[tuple[int, str]]:
 
 def test_prose_of_the_product_has_the_words_of_the_field() -> None:
     found = []
-    for path in sorted(path for folder in ("capcard_sched", "distributions") for path in (ROOT / folder).rglob("*.py")):
+    for path in sorted(path for root in PRODUCT for path in root.rglob("*.py")):
         for line, text in prose(path.read_text("utf-8")):
             words = WORDS.findall(QUOTED.sub("", text))
             found += [f"{path.relative_to(ROOT)}:{line}: {word}" for word in words]

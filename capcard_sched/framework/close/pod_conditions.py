@@ -42,7 +42,7 @@ _ADMITTED: Final = frozenset({_UNSCHEDULABLE, _RELEASE})
 class _WrittenCondition(NamedTuple):
     reason: str
     message: str
-    #: `status.nominatedNodeName` as written; None where it was left as it is.
+    #: `status.nominatedNodeName` as written; None: the write kept the pod's.
     node: str | None
     #: Whether an event reported it.
     reported: bool

@@ -52,7 +52,7 @@ class JobPlugin:
         return []
 
     def owned(self, job: JsonObject, api_version: str, kind: str, name: str, **body: object) -> JsonObject:
-        """An object that the Job owns, in its namespace; `body` has the fields beside the metadata."""
+        """An object that the Job owns, in its namespace; `body` has the fields other than the metadata."""
         metadata = {"name": name, "namespace": meta(job)["namespace"], "ownerReferences": [owner_reference(job)]}
         return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **body}
 
