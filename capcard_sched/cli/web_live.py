@@ -143,10 +143,11 @@ class LiveClusters:
         version = self._held.version
         self._request()
         await self._wait_prepared(version, _PATIENCE if self._shown is not None else _FIRST_PATIENCE)
+        used = self._shown
         try:
             view = await self._view(page, query, namespaces)
         except (LookupError, ForkedCopyError):
-            if self._version() >= version:
+            if self._shown is used and self._version() >= version:
                 raise
             # The object may be younger than the state, or its copy ended for the next one.
             await self._wait_prepared(version, _FIRST_PATIENCE)

@@ -229,7 +229,7 @@ def _effective_pod_level(written: _Amounts, status: PodStatus) -> Mapping[str, i
 
 
 def resizes(pod: PodObject) -> tuple[Any, ...]:
-    """What counts of the status in addition to the spec, comparable; () for a status that reports what the spec requests."""
+    """What counts of the status in addition to the spec, comparable; () where it reports what the spec requests."""
     status = pod.status
     pod_level = status.resources, status.allocated_resources
     if pod_level == (None, None) and is_settled(pod):

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import pytest
 
 from capcard_sched.cli.sources.source import Source
 from capcard_sched.cli.web_files import FileClusters
-from capcard_sched.cli.web_live import LiveClusters
+from capcard_sched.cli.web_live import _AT_ONCE, LiveClusters
 from capcard_sched.insight.forked_copy import ForkedCopyError
 from capcard_sched.web.cluster import Cluster
 from capcard_sched.web.copies import answer_of
@@ -182,6 +182,24 @@ async def test_an_object_that_a_state_lacks_may_be_younger(demo: Cluster, tmp_pa
         with pytest.raises(LookupError):
             await waiting
         assert isinstance(await live.view(JOB, CHAT, None), JobView)
+
+
+async def test_a_request_whose_state_ends_has_the_next_one(demo: Cluster, tmp_path: Path) -> None:
+    async with _running(demo, tmp_path) as live:
+        live.finish(1)
+        await _overview(live)
+        former = live._shown
+        assert former is not None
+        async with AsyncExitStack() as slots:
+            for _ in range(_AT_ONCE):
+                await slots.enter_async_context(live._slots)
+            known = len(former.views)
+            waiting = asyncio.create_task(live.view(JOBS, {"queue": "serving"}, None))
+            await until(lambda: len(former.views) > known, "the view is begun")
+            live.held.version = 2
+            live.finish(2)
+            await until(lambda: former.prepared._socket.fileno() == -1, "its copy ended", within=60)
+        assert (await waiting).moment.now.partition("T")[2].startswith("02:10")  # type: ignore[attr-defined]
 
 
 async def test_an_open_page_learns_of_a_prepared_state(demo: Cluster, tmp_path: Path) -> None:
