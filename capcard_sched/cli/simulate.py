@@ -10,12 +10,10 @@ from cyclopts import Parameter
 
 from capcard_sched.cli.exit_codes import BadInputError, FailureWatch, Files, usage_error
 from capcard_sched.cli.output import put, put_error, put_json
-from capcard_sched.cli.sources.cores import options_of, settings_of
+from capcard_sched.cli.sources.cores import options_of
 from capcard_sched.cli.sources.inputs import LoadedCluster, ManifestInput
 from capcard_sched.cli.sources.source import Source
-from capcard_sched.controllers.objects import ROOT_QUEUE
 from capcard_sched.simulation.clock import EPOCH, SECOND
-from capcard_sched.simulation.scenario import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,8 +59,6 @@ def simulate(
         ledger: Record jobs and card-hours in a new database, for `usage` and `history`: a file, or
             postgresql://USER@HOST:PORT/NAME.
     """
-    from capcard_sched.simulation.scenario_reader import load_scenario
-
     given = ManifestInput(
         Source(
             file=file,
@@ -74,13 +70,13 @@ def simulate(
         )
     )
     try:
-        given.settings = settings_of(file)
-        options = options_of(given.source, given.settings, simulated=True)
+        options_of(given.source, simulated=True)  # before the files are read
         if not file:
             raise BadInputError("-f is required: a file, a folder or - for standard input")
-        scenario = load_scenario(file, existing_queues=(ROOT_QUEUE, options.default_queue))
+        scenario = given.scenario()
+        options = options_of(given.source, given.settings, simulated=True)
         scheduler = given.core(scheduler_conf)
-    except (BadInputError, InputError) as error:
+    except BadInputError as error:
         return usage_error(str(error))
     from capcard_sched.gc import settle_memory
     from capcard_sched.reports.recording import Recorder

@@ -183,9 +183,10 @@ def test_unreadable_input_is_named_and_not_simulated(files: Files, capsys: pytes
     files.saved.write_text(json.dumps(content))
     found = document(capsys, "explain", "waits", "-f", str(files.saved))
     assert any("Not readable: nodes, queues" in fact for fact in found["facts"])
-    assert run(["what-if", "-f", str(files.saved), "--drain", "n1"]) == 2
     hint = "ask for ClusterRole capcard-sched-reader (manifests/readers)"
-    assert capsys.readouterr().err == f"error: access denied: nodes, queues; a simulation needs them: {hint}\n"
+    for verb in (["what-if", "--drain", "n1"], ["simulate"]):
+        assert run([*verb, "-f", str(files.saved)]) == 2
+        assert capsys.readouterr().err == f"error: access denied: nodes, queues; a simulation needs them: {hint}\n"
     assert run(["node", "list", "-f", str(files.saved)]) == 2
     assert capsys.readouterr().err == f"error: access denied: nodes; node list reads them: {hint}\n"
 
