@@ -12,7 +12,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
-from sqlalchemy import or_, select
+from sqlalchemy import BigInteger, case, cast, func, or_, select
 
 from capcard_sched.ledger import schema
 from capcard_sched.ledger.unused_time import HeldPart, UnmeasuredError, add_unused, coverage_note
@@ -22,6 +22,7 @@ from capcard_sched.model.timestamps import format_timestamp
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from sqlalchemy import ColumnElement, Select
     from sqlalchemy.engine import Row as DatabaseRow
 
     from capcard_sched.ledger.database import LedgerDatabase
@@ -39,6 +40,8 @@ COLUMNS: Final[Mapping[Dimension, str]] = {
 DIMENSIONS: Final[tuple[Dimension, ...]] = (*COLUMNS, "day")
 #: Milliseconds.
 DAY: Final = 86_400_000
+#: Columns that identify the pod of a charge.
+_OF_PODS: Final = ("namespace", "pod", "pod_uid")
 #: Dimensions by which the parts of quotas are known.
 _OF_QUOTAS: Final = frozenset({"queue", "card", "day"})
 
@@ -122,6 +125,34 @@ def intervals_of(charges: Iterable[DatabaseRow[Any]], until: int) -> list[Interv
     ]
 
 
+def charges_between(since: int, until: int, columns: Iterable[str] = ()) -> Select[Any]:
+    """The charges of a period in milliseconds, cut to it, and summed where queue, card, times and `columns` are equal.
+
+    `uncounted` and `gap` are numbers of pods, `end_reason` is `Evicted` or "". The database sums: most pods last for
+    the whole period or have the times of their gang. (40,000 pods on 5,000 nodes: 1.2 s of a page of usage without.)
+    """
+    charge = schema.CHARGE
+    parts = select(
+        *(charge.c[name] for name in dict.fromkeys(("queue", "card", *columns))),
+        case((charge.c.began < since, since), else_=charge.c.began).label("began"),
+        case((or_(charge.c.ended.is_(None), charge.c.ended > until), until), else_=charge.c.ended).label("ended"),
+        case((charge.c.end_reason == "Evicted", "Evicted"), else_="").label("end_reason"),
+        *(charge.c[name] for name in ("thousandths", "uncounted", "gap")),
+    ).where(charge.c.began < until, or_(charge.c.ended.is_(None), charge.c.ended > since))
+    part = parts.subquery()
+    keys = [column for column in part.c if column.name not in ("thousandths", "uncounted", "gap")]
+
+    def pods(condition: ColumnElement[bool]) -> ColumnElement[int]:
+        return cast(func.sum(case((condition, 1), else_=0)), BigInteger)
+
+    sums = (
+        cast(func.sum(part.c.thousandths), BigInteger).label("thousandths"),
+        pods(part.c.uncounted != "").label("uncounted"),
+        pods(part.c.gap).label("gap"),
+    )
+    return select(*keys, *sums).group_by(*keys)
+
+
 class QuotaParts(msgspec.Struct):
     """Parts of quotas: quota = used inside + idle + lent."""
 
@@ -141,11 +172,12 @@ def days_between(began: int, ended: int) -> Iterator[tuple[int, int, int]]:
 def usage_report(database: LedgerDatabase, query: UsageQuery, meter: Meter | None = None) -> UsageReport:
     """The report of a query. `meter`: a source of utilization. Cost: O(charges and jobs of the period)."""
     since, until = round(query.since * 1000), round(query.until * 1000)
-    charge, job, capacity, quota = schema.CHARGE, schema.JOB, schema.CAPACITY, schema.QUOTA
+    job, capacity, quota = schema.JOB, schema.CAPACITY, schema.QUOTA
     daily, daily_quota = schema.DAILY_USE, schema.DAILY_QUOTA
+    columns = [COLUMNS[name] for name in query.by if name in COLUMNS]
     charges, jobs, capacities, quotas, days, quota_days, sources = database.read_all(
         [
-            select(charge).where(charge.c.began < until, or_(charge.c.ended.is_(None), charge.c.ended > since)),
+            charges_between(since, until, (*columns, *(_OF_PODS if meter is not None else ()))),
             select(job).where(job.c.whole >= since, job.c.whole < until),
             select(capacity).where(capacity.c.at < until).order_by(capacity.c.at),
             select(quota).where(quota.c.at < until).order_by(quota.c.at),
@@ -158,7 +190,7 @@ def usage_report(database: LedgerDatabase, query: UsageQuery, meter: Meter | Non
     until = min(until, max((source.recorded_until for source in sources), default=since))
     first = [source.began for source in sources] + [row.day for row in days]
     since = min(max(since, min(first, default=since)), until)
-    groups = _Groups(query.by, since, until)
+    groups = _Groups(query.by, since, until, is_of_pods=meter is not None)
     for row in charges:
         groups.add_charge(row)
     for row in days:
@@ -190,13 +222,15 @@ def usage_report(database: LedgerDatabase, query: UsageQuery, meter: Meter | Non
 class _Groups:
     """Sums by group."""
 
-    def __init__(self, by: tuple[Dimension, ...], since: int, until: int) -> None:
+    def __init__(self, by: tuple[Dimension, ...], since: int, until: int, *, is_of_pods: bool) -> None:
         self._by, self._since, self._until = by, since, until
         self._rows: dict[tuple[str, ...], UsageRow] = {}
         #: Parts of the period for which rows differ: the first moment of a day, or 0, begin and end; and the part of
         #: each charge of whole cards.
         self._periods = list(days_between(since, until)) if "day" in by else [(0, since, until)]
         self._held: list[HeldPart] = []
+        #: Whether each charge is of one pod.
+        self._is_of_pods = is_of_pods
 
     def _row(self, values: Mapping[str, str], day: int) -> UsageRow:
         key = tuple([format_timestamp(day / 1000)[:10] if name == "day" else values[name] for name in self._by])
@@ -205,22 +239,25 @@ class _Groups:
             found = self._rows[key] = UsageRow(key)
         return found
 
+    def _values(self, row: DatabaseRow[Any]) -> dict[str, str]:
+        return {name: getattr(row, COLUMNS[name]) for name in self._by if name in COLUMNS}
+
     def add_charge(self, row: DatabaseRow[Any]) -> None:
         if not row.thousandths:
             return
-        values = _values(row)
-        began, ended = max(row.began, self._since), min(row.ended or self._until, self._until)
+        values = self._values(row)
+        began, ended = max(row.began, self._since), min(row.ended, self._until)
         parts = days_between(began, ended) if "day" in self._by else [(0, began, ended)] if began < ended else []
         for day, first, last in parts:
             group, amount = self._row(values, day), row.thousandths * (last - first)
-            if row.thousandths % CARD == 0:
+            if self._is_of_pods and row.thousandths % CARD == 0:
                 period = (day - self._periods[0][0]) // DAY
                 self._held.append(HeldPart(group, period, (row.namespace, row.pod), amount))
             group.used += amount
             group.evicted += amount if row.end_reason == "Evicted" else 0
 
     def add_day(self, row: DatabaseRow[Any]) -> None:
-        group = self._row(_values(row), row.day)
+        group = self._row(self._values(row), row.day)
         group.used += row.used
         group.evicted += row.evicted
 
@@ -228,7 +265,7 @@ class _Groups:
         waits: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
         for row in jobs:
             if row.card or "card" not in self._by:
-                group = self._row(_values(row), row.whole // DAY * DAY)
+                group = self._row(self._values(row), row.whole // DAY * DAY)
                 waits[group.group].append(row.whole - row.submitted)
         for key, found in waits.items():
             group = self._rows[key]
@@ -254,10 +291,6 @@ class _Groups:
 
     def rows(self) -> list[UsageRow]:
         return [self._rows[key] for key in sorted(self._rows)]
-
-
-def _values(row: DatabaseRow[Any]) -> dict[str, str]:
-    return {name: getattr(row, column) for name, column in COLUMNS.items()}
 
 
 def _quantile(ordered: Sequence[int], percent: int) -> int:
@@ -289,10 +322,10 @@ def _card_rows(
 
 def _notes(charges: Iterable[DatabaseRow[Any]]) -> list[str]:
     notes = []
-    uncounted = sum(1 for row in charges if row.uncounted)
+    uncounted = sum(row.uncounted for row in charges)
     if uncounted:
         notes.append(f"{uncounted} pods hold devices of ResourceClaims that the ledger cannot count (docs/ledger.md)")
-    gaps = sum(1 for row in charges if row.gap)
+    gaps = sum(row.gap for row in charges)
     if gaps:
         notes.append(f"{gaps} pods began or ended in a gap of the records: their card-time is a lower bound")
     return notes

@@ -6,10 +6,7 @@ from collections import defaultdict
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sqlalchemy import or_, select
-
-from capcard_sched.ledger import schema
-from capcard_sched.ledger.usage_report import intervals_of
+from capcard_sched.ledger.usage_report import charges_between, intervals_of
 
 if TYPE_CHECKING:
     from capcard_sched.ledger.database import LedgerDatabase
@@ -35,10 +32,7 @@ def usage_series(database: LedgerDatabase, since: float, until: float) -> list[U
     Cost: O(charges of the period).
     """
     begin, end = round(since * 1000), round(until * 1000)
-    charge = schema.CHARGE
-    [charges] = database.read_all(
-        [select(charge).where(charge.c.began < end, or_(charge.c.ended.is_(None), charge.c.ended > begin))]
-    )
+    [charges] = database.read_all([charges_between(begin, end)])
     if end <= begin:
         return []
     count = max(1, min(_PARTS, (end - begin) // _SHORTEST))
