@@ -69,8 +69,10 @@ async def test_a_spent_budget_stops_jobs_until_it_is_raised(
             assert found["metadata"].get("annotations") is None
 
             owner = {"kind": "Queue", "uid": (await until(cluster, "queues", "q"))["metadata"]["uid"]}
-            seen = {"reason": "CardBudgetSpent", "involvedObject": owner}
-            await until(cluster, "events", namespace="default", within=PATIENCE, **seen)  # the scheduler has the status
+            # The scheduler has the status.
+            await until(
+                cluster, "events", namespace="default", within=PATIENCE, reason="CardBudgetSpent", involvedObject=owner
+            )
             second = gang("second", 1, queue="q", cards=H200, requests={"cpu": "1", "nvidia.com/gpu": "1"})
             await cluster.create_all(second)
             refusal = (
