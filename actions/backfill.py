@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capcard_sched.framework.backlog.task_outcome import TaskOutcome
 from capcard_sched.framework.session.action import Action, PlacingArguments
 from capcard_sched.framework.session.ordering import Rounds
-from capcard_sched.framework.session.report import TaskOutcome
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.status import TaskStatus
 

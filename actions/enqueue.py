@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
+from capcard_sched.framework.backlog.stalled_jobs import AdmissionTimes, StalledJobs
 from capcard_sched.framework.session.action import Action
 from capcard_sched.framework.session.ordering import Rounds
 from capcard_sched.model import reasons
@@ -13,8 +14,6 @@ from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import PHASE_INQUEUE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
 
@@ -27,15 +26,6 @@ class EnqueueArguments(msgspec.Struct, frozen=True, kw_only=True):
     inqueue_timeout_seconds: Annotated[float, msgspec.Meta(ge=0)] = msgspec.field(
         name="inqueueTimeoutSeconds", default=0.0
     )
-
-
-class AdmissionTimes(NamedTuple):
-    """The order of admission among jobs without progress. Unix seconds by key of a job."""
-
-    #: Queue and job to the time since which the admitted job has had no pod placed, the longest first.
-    stuck_since: Mapping[tuple[str, str], float]
-    #: The time at which the job returned to Pending.
-    requeued_at: Mapping[str, float]
 
 
 class Enqueue(Action):
@@ -53,25 +43,19 @@ class Enqueue(Action):
 
     def __init__(self, arguments: EnqueueArguments | None = None) -> None:
         super().__init__(arguments)
-        #: Unix seconds since which an admitted job has had no pod placed, by queue and job key, the longest first, and
-        #: the queue by job key.
-        self._stuck_since: dict[str, dict[str, float]] = {}
-        self._stuck_in: dict[str, str] = {}
+        self._stalled = StalledJobs()
         #: The limits of each queue at the last session.
         self._queue_limits: dict[str, tuple[object, ...] | None] = {}
         #: Unix seconds at which a job without progress returned to Pending, by job key: others go first.
         self._requeued_at: dict[str, float] = {}
 
     def progress(self) -> AdmissionTimes:
-        stuck = {(queue, key): since for queue, jobs in self._stuck_since.items() for key, since in jobs.items()}
-        return AdmissionTimes(stuck, dict(self._requeued_at))
+        return AdmissionTimes(self._stalled.times(), dict(self._requeued_at))
 
     def resume(self, progress: AdmissionTimes) -> None:
         """Continues with these times."""
         self._requeued_at = dict(progress.requeued_at)
-        for (queue, key), since in progress.stuck_since.items():
-            self._stuck_since.setdefault(queue, {})[key] = since
-            self._stuck_in[key] = queue
+        self._stalled.resume(progress.stuck_since)
 
     def execute(self, session: Session) -> None:
         self._requeue_impossible(session)
@@ -130,39 +114,20 @@ class Enqueue(Action):
             for key, moment in self._requeued_at.items()
             if key in jobs and session.is_pending_phase(jobs[key])
         }
-        self._track_stuck(session)
+        changed = session.changed
+        self._stalled.update(jobs, None if changed.everything else changed.jobs, session.now)
         waited_for = session.failed_attempts.refused_queues.union(job.queue for job in session.to_admit())
-        self.next_wakeup = None
-        for name in sorted(waited_for & self._stuck_since.keys()):
-            if name not in queues or queues[name].strict_fifo:
+        ends = []
+        for name in sorted(waited_for & self._stalled.queues & queues.keys()):
+            if queues[name].strict_fifo:
                 continue
-            stuck = self._stuck_since[name]
-            while stuck:
-                key = next(iter(stuck))
-                end = stuck[key] + timeout
-                if session.now < end:
-                    if self.next_wakeup is None or end < self.next_wakeup:
-                        self.next_wakeup = end
-                    break
-                del stuck[key], self._stuck_in[key]
+            for key in self._stalled.overdue(name, timeout, session.now):
                 self._requeued_at[key] = session.now
                 session.requeue(jobs[key])
                 session.results.refuse(jobs[key], self._timeout_refusal(jobs[key]))
-
-    def _track_stuck(self, session: Session) -> None:
-        """Updates the jobs without progress, from the changed jobs."""
-        jobs = session.jobs
-        changed = jobs.keys() | self._stuck_in.keys() if session.changed.everything else session.changed.jobs
-        for key in sorted(changed):
-            job = jobs.get(key)
-            known, queue = self._stuck_in.get(key), job.queue if job is not None and _is_stuck(job) else None
-            if known == queue:
-                continue
-            if known is not None:
-                del self._stuck_since[known][key], self._stuck_in[key]
-            if queue is not None:
-                self._stuck_since.setdefault(queue, {})[key] = session.now
-                self._stuck_in[key] = queue
+            if (since := self._stalled.earliest(name)) is not None:
+                ends.append(since + timeout)
+        self.next_wakeup = min(ends, default=None)
 
     def _admit(self, session: Session, job: Job) -> None:
         try:
@@ -181,8 +146,3 @@ class Enqueue(Action):
         return Refusal(
             "job_enqueueable", "", row.code, message, queue=job.queue, event=True, pods_too=True, in_order=True
         )
-
-
-def _is_stuck(job: Job) -> bool:
-    """Whether a job was admitted and has no pod placed or nominated, also when its pods were never created."""
-    return job.phase is PHASE_INQUEUE and not job.allocated_tasks and not job.waiting_tasks

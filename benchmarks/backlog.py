@@ -33,9 +33,9 @@ from benchmarks.workloads import (
 from capcard_sched.framework.conf.scheduler_conf import default_text
 from capcard_sched.framework.core import Core
 from capcard_sched.gc import settle_memory
-from capcard_sched.insight.explain import Subject, explain
-from capcard_sched.insight.forked_copy import cpu_seconds
-from capcard_sched.insight.object_view import DeltaObjects
+from capcard_sched.insight.diagnosis.explain import Subject, explain
+from capcard_sched.insight.sources.object_view import DeltaObjects
+from capcard_sched.insight.trials.forked_copy import cpu_seconds
 from capcard_sched.model.deltas import Delta, ObjectChanged
 from capcard_sched.model.intents import Bind
 from capcard_sched.model.kinds import KubernetesObject

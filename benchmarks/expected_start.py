@@ -19,9 +19,9 @@ import msgspec
 
 from capcard_sched.cli.sources.cores import build_core
 from capcard_sched.controllers.objects import POD, ROOT_QUEUE
-from capcard_sched.insight.expected_start import Forecast, KnownState
-from capcard_sched.insight.forked_copy import in_copy
-from capcard_sched.insight.job_runs import job_key, start_of
+from capcard_sched.insight.estimates.expected_start import Forecast, KnownState
+from capcard_sched.insight.estimates.job_runs import job_key, start_of
+from capcard_sched.insight.trials.forked_copy import in_copy
 from capcard_sched.model.annotations import SIMULATION_DURATION
 from capcard_sched.model.timestamps import parse_timestamp
 from capcard_sched.simulation.clock import SECOND

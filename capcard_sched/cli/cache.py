@@ -31,7 +31,7 @@ from capcard_sched.cli.sources.live import connection_of
 from capcard_sched.cli.sources.load import HELD, DeclinedError
 from capcard_sched.cli.sources.source import Source
 from capcard_sched.gc import keep_all
-from capcard_sched.insight.forked_copy import fork
+from capcard_sched.insight.trials.forked_copy import fork
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,11 +58,11 @@ _VERBS: Final = ("explain", "snapshot", "what-if", "job", "queue", "card", "node
 #: Modules that verbs import when they run.
 _USED: Final = (
     "capcard_sched.cli.candidates",
-    "capcard_sched.insight.expected_start",
-    "capcard_sched.insight.explain",
+    "capcard_sched.insight.estimates.expected_start",
+    "capcard_sched.insight.diagnosis.explain",
     "capcard_sched.insight.fixes.search",
-    "capcard_sched.insight.headlines",
-    "capcard_sched.insight.lists",
+    "capcard_sched.insight.diagnosis.headlines",
+    "capcard_sched.insight.diagnosis.lists",
     "capcard_sched.insight.what_if",
     "capcard_sched.reports.explain",
     "capcard_sched.reports.tables",

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from capcard_sched.cli.sources.inputs import LoadedCluster
-    from capcard_sched.insight.durations import JobRun
-    from capcard_sched.insight.expected_start import Forecast, KnownState
+    from capcard_sched.insight.estimates.durations import JobRun
+    from capcard_sched.insight.estimates.expected_start import Forecast, KnownState
 
 HistoryFlag: TypeAlias = Annotated[tuple[Path, ...], Parameter(negative=(), show_default=False, metavar="FILE")]
 LedgerFlag: TypeAlias = Annotated[str, Parameter(show_default=False, metavar="FILE|URL")]
@@ -45,7 +45,7 @@ def explain_start(
 
 def _forecast(cluster: LoadedCluster, history: Iterable[JobRun], ledger: str) -> Forecast:
     """The expected starts of a cluster. `history`, `ledger`: runs of like jobs. Raises BadInputError."""
-    from capcard_sched.insight.expected_start import Forecast
+    from capcard_sched.insight.estimates.expected_start import Forecast
 
     known = cluster.known_state()
     runs = _read_ledger(ledger, known) if ledger else read_history(known.recorded)
@@ -62,7 +62,7 @@ def check_history(history: Collection[Path], ledger: str, recording: Path | None
 def _read_ledger(url: str, known: KnownState) -> list[JobRun]:
     """The runs of the jobs of a database. Raises BadInputError."""
     from capcard_sched.controllers.objects import POD
-    from capcard_sched.insight.ledger_runs import runs_of_ledger
+    from capcard_sched.insight.estimates.ledger_runs import runs_of_ledger
     from capcard_sched.ledger.database import LedgerDatabase, LedgerError
     from capcard_sched.model.kinds import kind_of
 
@@ -77,7 +77,7 @@ def _read_ledger(url: str, known: KnownState) -> list[JobRun]:
 def read_history(files: Iterable[Path]) -> list[JobRun]:
     """The runs of the jobs of recordings. Raises BadInputError."""
     from capcard_sched.daemon.diagnosis.recording import RecordingError, RecordingReader
-    from capcard_sched.insight.job_runs import runs_of_recording
+    from capcard_sched.insight.estimates.job_runs import runs_of_recording
 
     found: list[JobRun] = []
     try:

@@ -53,8 +53,8 @@ def explain(
         source: Flags that select the cluster.
     """
     from capcard_sched.framework.explain.diagnose import namesakes
-    from capcard_sched.insight.explain import explain as diagnose
-    from capcard_sched.insight.explain import find
+    from capcard_sched.insight.diagnosis.explain import explain as diagnose
+    from capcard_sched.insight.diagnosis.explain import find
 
     try:
         check_history(history, ledger, source.recording)

@@ -87,7 +87,7 @@ LISTING = Listing(
 
 def read_jobs(found: LoadedCluster) -> list[dict[str, Any]]:
     """The items of `job list`."""
-    from capcard_sched.insight.lists import job_items
+    from capcard_sched.insight.diagnosis.lists import job_items
 
     return job_items(found.core, found.objects, found.now, found.headlines.read(found.now) if found.headlines else {})
 

@@ -52,7 +52,7 @@ def list_pods(
     """
 
     def read(found: LoadedCluster) -> list[dict[str, Any]]:
-        from capcard_sched.insight.lists import pod_items
+        from capcard_sched.insight.diagnosis.lists import pod_items
 
         items = pod_items(found.core, found.objects, found.now)
         return [item for item in items if not job or job in {item["job"], item["job"].partition("/")[2]}]

@@ -18,9 +18,9 @@ from capcard_sched.cli.exit_codes import BAD_INPUT, Files, usage_error
 from capcard_sched.cli.output import put_json
 from capcard_sched.framework.conf.registry import Registry, RegistryError
 from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
-from capcard_sched.insight.claim_checks import check_claims, device_cards
-from capcard_sched.insight.discovery_checks import check_discovery
-from capcard_sched.insight.impossible import AdmittedWorkloads, ImpossibleWorkload
+from capcard_sched.insight.sources.claim_checks import check_claims, device_cards
+from capcard_sched.insight.sources.discovery_checks import check_discovery
+from capcard_sched.insight.trials.impossible import AdmittedWorkloads, ImpossibleWorkload
 from capcard_sched.model.annotations import DEVICE_CONFIG_KEY
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import no_card_quota

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from capcard_sched.cli.exit_codes import BadInputError
 from capcard_sched.cli.sources.held_cluster import follow_objects, run_followed
-from capcard_sched.insight.object_view import DeltaObjects, for_core
+from capcard_sched.insight.sources.object_view import DeltaObjects, for_core
 from capcard_sched.kube.instrumentation import Observer
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.cli.sources.inputs import LoadedCluster
     from capcard_sched.cli.sources.live import LiveInput
-    from capcard_sched.insight.object_view import Json
+    from capcard_sched.insight.sources.object_view import Json
     from capcard_sched.kube.informers import Informers
     from capcard_sched.model.deltas import Delta
 

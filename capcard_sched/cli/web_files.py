@@ -20,7 +20,7 @@ from capcard_sched.cli.expected_start import explain_start
 from capcard_sched.cli.sources.cores import valid_conf
 from capcard_sched.cli.sources.inputs import ManifestInput, RecordedInput, saved_input
 from capcard_sched.cli.what_if import compare, describe_changes
-from capcard_sched.insight.changes import UnknownObjectError
+from capcard_sched.insight.sources.changes import UnknownObjectError
 from capcard_sched.model.diagnosis import no_start
 from capcard_sched.reports.recording import Recorder
 from capcard_sched.simulation.clock import EPOCH, SECOND
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.cli.sources.inputs import Input, LoadedCluster
     from capcard_sched.cli.sources.source import Source
-    from capcard_sched.insight.forked_copy import RunningCopy
+    from capcard_sched.insight.trials.forked_copy import RunningCopy
     from capcard_sched.model.diagnosis import ExpectedStart, JobDiagnosis
     from capcard_sched.model.trials import InsightPart
     from capcard_sched.simulation.scenario import Scenario

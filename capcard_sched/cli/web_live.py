@@ -16,7 +16,7 @@ import msgspec
 from capcard_sched.cli.sources.held_cluster import HeldCluster, HeldInput
 from capcard_sched.cli.web_files import cluster_of
 from capcard_sched.gc import keep_all
-from capcard_sched.insight.forked_copy import ForkedCopyError
+from capcard_sched.insight.trials.forked_copy import ForkedCopyError
 from capcard_sched.web.copies import PageAnswer, view_of
 from capcard_sched.web.pages import PAGES
 from capcard_sched.web.prepared import PreparedCluster

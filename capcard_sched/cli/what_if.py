@@ -63,7 +63,7 @@ def what_if(
         output: Output format; JSON follows docs/what-if.schema.json.
         source: Flags that select the cluster.
     """
-    from capcard_sched.insight.changes import UnknownObjectError
+    from capcard_sched.insight.sources.changes import UnknownObjectError
 
     try:
         changes = describe_changes(add, quota, drain, add_nodes, conf)
@@ -160,7 +160,7 @@ def _quota(text: str) -> QuotaChange:
 def _warn_of_unknown_cards(quotas: Sequence[QuotaChange], scenario: Scenario) -> None:
     """A quota of a card without nodes is allowed: nodes come later. A misspelt one has no effect."""
     from capcard_sched.framework.explain.sentences import nearest
-    from capcard_sched.insight.claim_checks import device_cards
+    from capcard_sched.insight.sources.claim_checks import device_cards
     from capcard_sched.validation.inventory import Inventory
 
     objects = [entry.object for entry in scenario.entries] if quotas else []

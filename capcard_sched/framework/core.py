@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from capcard_sched.framework.api.dispatch import Dispatch, HookFailed
 from capcard_sched.framework.api.plugin import Reads
+from capcard_sched.framework.backlog.failed_attempts import FailedAttempts
 from capcard_sched.framework.close.problem_events import ProblemEvents
 from capcard_sched.framework.close.queue_status import QueueWarnings
 from capcard_sched.framework.close.session_closer import SessionCloser
@@ -16,7 +17,6 @@ from capcard_sched.framework.placement.engine import PlacementEngine, quota_hook
 from capcard_sched.framework.placement.signature_cache import SignatureCache
 from capcard_sched.framework.session.action import SessionProgress
 from capcard_sched.framework.session.carry_over import CarryOver
-from capcard_sched.framework.session.failed_attempts import FailedAttempts
 from capcard_sched.framework.session.half_gangs import HALF_GANG_SECONDS, HalfGangs
 from capcard_sched.framework.session.oversized_jobs import mark_oversized
 from capcard_sched.framework.session.report import SessionReport, Timing

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from capcard_sched.framework.api.dispatch import Dispatch
+    from capcard_sched.framework.backlog.failed_attempts import FailedAttempts
     from capcard_sched.framework.conf.scheduler_conf import Conf
-    from capcard_sched.framework.session.failed_attempts import FailedAttempts
     from capcard_sched.framework.session.report import SessionReport
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.intents import Intent

@@ -21,9 +21,9 @@ from capcard_sched.controllers.objects import (
     status,
 )
 from capcard_sched.framework.explain.stranded import StrandedReader
-from capcard_sched.insight.changes import UnknownObjectError, set_card_quota, set_unschedulable
-from capcard_sched.insight.job_runs import group_key, job_key, vcjob_key
-from capcard_sched.insight.trial import changed_usage, figures_of
+from capcard_sched.insight.estimates.job_runs import group_key, job_key, vcjob_key
+from capcard_sched.insight.sources.changes import UnknownObjectError, set_card_quota, set_unschedulable
+from capcard_sched.insight.trials.trial import changed_usage, figures_of
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.kube_groups import KUBE_GROUP, job_name
 from capcard_sched.model.timestamps import parse_timestamp, span

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from capcard_sched.framework.core import Core
-    from capcard_sched.insight.headlines import Headline
-    from capcard_sched.insight.object_view import ObjectView
+    from capcard_sched.insight.diagnosis.headlines import Headline
+    from capcard_sched.insight.sources.object_view import ObjectView
     from capcard_sched.model.diagnosis import ExpectedStart, JobDiagnosis
     from capcard_sched.web.changes import Comparison, ProposedChanges
     from capcard_sched.web.history import History

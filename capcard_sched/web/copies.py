@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from capcard_sched.insight.forked_copy import RunningCopy
+from capcard_sched.insight.trials.forked_copy import RunningCopy
 from capcard_sched.web.source import UnavailableError
 
 if TYPE_CHECKING:

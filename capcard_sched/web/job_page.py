@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from capcard_sched.insight.explain import explain, find
-from capcard_sched.insight.forked_copy import ForkedCopyError, in_copy
+from capcard_sched.insight.diagnosis.explain import explain, find
+from capcard_sched.insight.trials.forked_copy import ForkedCopyError, in_copy
 from capcard_sched.ledger.database import LedgerError
 from capcard_sched.model.diagnosis import JobDiagnosis
 from capcard_sched.model.timestamps import format_timestamp, parse_time
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from capcard_sched.framework.explain.limits import LimitReader
-    from capcard_sched.insight.explain import Subject
+    from capcard_sched.insight.diagnosis.explain import Subject
     from capcard_sched.web.cluster import Cluster
     from capcard_sched.web.history import History
     from capcard_sched.web.views import FormerLife

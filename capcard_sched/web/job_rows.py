@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from capcard_sched.insight.lists import job_items
+from capcard_sched.insight.diagnosis.lists import job_items
 from capcard_sched.web.moments import moment_of
 from capcard_sched.web.paging import page_of
 from capcard_sched.web.redaction import redactor_of

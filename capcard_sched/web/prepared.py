@@ -21,7 +21,7 @@ import msgspec
 from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.framework.explain.limits import LimitReader
-from capcard_sched.insight.forked_copy import ForkedCopyError, fork
+from capcard_sched.insight.trials.forked_copy import ForkedCopyError, fork
 from capcard_sched.model.diagnosis import JobDiagnosis
 from capcard_sched.web.cluster import DiagnosisRequest
 from capcard_sched.web.copies import PageAnswer, answer_of, as_copy

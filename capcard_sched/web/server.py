@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from aiohttp import web
 
-from capcard_sched.insight.forked_copy import ForkedCopyError
+from capcard_sched.insight.trials.forked_copy import ForkedCopyError
 from capcard_sched.web.access import VIEWER, DeniedError
 from capcard_sched.web.pages import PAGES, USAGE
 from capcard_sched.web.render import render

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from capcard_sched.insight.forked_copy import in_copy
+from capcard_sched.insight.trials.forked_copy import in_copy
 from capcard_sched.web.card_sums import capacity_of
 from capcard_sched.web.changes import Comparison, ProposedChanges
 from capcard_sched.web.moments import moment_of

@@ -9,7 +9,7 @@ IMPORTS = {
     "tests/unit/plugins/test_drf.py": {"capcard_sched.plugins.drf", "tests.unit.plugins.shares"},
     "tests/unit/framework/quota/test_sums.py": {"capcard_sched.framework.quota.sum_tree"},
     "tests/unit/state/test_pods.py": {"capcard_sched.state.pods"},
-    "tests/insight/test_fixes.py": {"capcard_sched.insight.explain"},
+    "tests/insight/test_fixes.py": {"capcard_sched.insight.diagnosis.explain"},
     "tests/kube/read/test_reflector.py": {"capcard_sched.kube.reflector"},
     "tests/unit/trace/test_openb.py": set(),
     "tests/unit/trace/test_verb.py": {"capcard_sched_trace.verb"},

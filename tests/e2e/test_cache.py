@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from capcard_sched.cli.sources.source import INSTALLED_CONF
-from capcard_sched.insight.live_objects import ReadableLists
-from capcard_sched.insight.object_view import _kind_of
+from capcard_sched.insight.sources.live_objects import ReadableLists
+from capcard_sched.insight.sources.object_view import _kind_of
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.instrumentation import Observer

@@ -197,7 +197,7 @@ async def test_missing_custom_resource_definitions_are_one_line(
     words: str, cluster: Cluster, control_plane: ControlPlane, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unserved = tuple(replace(kind, path=kind.path.replace("v1beta1/", "v9/")) for kind in KINDS)
-    monkeypatch.setattr("capcard_sched.insight.live_objects.KINDS", unserved)
+    monkeypatch.setattr("capcard_sched.insight.sources.live_objects.KINDS", unserved)
     for name in ("Queue", "Job", "PodGroup"):
         kind = RESOURCES[name]
         api = f"{kind.api_version.partition('/')[0]}/v9"

@@ -173,8 +173,8 @@ class World:
 
     def answer(self, name: str, *, fix: bool = False) -> tuple[JobDiagnosis, str]:
         """The diagnosis and its text."""
-        from capcard_sched.insight.explain import explain, find
-        from capcard_sched.insight.object_view import StoreObjects
+        from capcard_sched.insight.diagnosis.explain import explain, find
+        from capcard_sched.insight.sources.object_view import StoreObjects
         from capcard_sched.reports.explain import render
 
         assert self._core is not None

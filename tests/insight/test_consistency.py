@@ -20,7 +20,7 @@ from capcard_sched.cli.sources.inputs import LoadedCluster
 from capcard_sched.cli.sources.load import load_cluster
 from capcard_sched.cli.sources.source import Source
 from capcard_sched.framework.explain.limits import quota_samples
-from capcard_sched.insight.explain import explain, find
+from capcard_sched.insight.diagnosis.explain import explain, find
 from capcard_sched.model.diagnosis import LimitUse
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.resources import CPU, MEMORY

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capcard_sched.daemon.diagnosis.recording import Recording, RecordingReader
-from capcard_sched.insight.durations import FEWEST_LIKE_JOBS, DurationTable, JobFeatures, JobRun
-from capcard_sched.insight.estimates import RUNS, quantile_ranks
-from capcard_sched.insight.job_runs import runs_of_recording, stem_of
+from capcard_sched.insight.estimates.durations import FEWEST_LIKE_JOBS, DurationTable, JobFeatures, JobRun
+from capcard_sched.insight.estimates.estimates import RUNS, quantile_ranks
+from capcard_sched.insight.estimates.job_runs import runs_of_recording, stem_of
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from tests.insight.scenes import core_of, recorded_run, written
 from tests.insight.test_what_if import CLUSTER, job

@@ -15,8 +15,8 @@ from capcard_sched.cli.main import run
 from capcard_sched.daemon.diagnosis.recording import Recording
 from capcard_sched.framework.conf.scheduler_conf import default_text
 from capcard_sched.framework.core import Core
-from capcard_sched.insight.estimates import RUNS
-from capcard_sched.insight.expected_start import Forecast, KnownState
+from capcard_sched.insight.estimates.estimates import RUNS
+from capcard_sched.insight.estimates.expected_start import Forecast, KnownState
 from capcard_sched.insight.what_if import job_starts
 from capcard_sched.model.annotations import RUNNING_ESTIMATE, SIMULATION_DURATION
 from capcard_sched.model.diagnosis import ExpectedStart

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from capcard_sched.controllers.objects import POD, POD_GROUP, QUEUE, Key, merge_diff
 from capcard_sched.framework.explain.diagnose import diagnose_job
-from capcard_sched.insight.changes import UnknownObjectError, annotate, set_spec
 from capcard_sched.insight.fixes.commands import RECREATE, FixStep, parse, render, set_at
 from capcard_sched.insight.fixes.kinds.repair_queue import repaired_quota
 from capcard_sched.insight.fixes.scene import Scene
 from capcard_sched.insight.fixes.search import suggest_fixes
-from capcard_sched.insight.object_view import DeltaObjects
+from capcard_sched.insight.sources.changes import UnknownObjectError, annotate, set_spec
+from capcard_sched.insight.sources.object_view import DeltaObjects
 from capcard_sched.simulation.store import merged
 from capcard_sched.testing import Harness
 

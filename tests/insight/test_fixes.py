@@ -20,8 +20,8 @@ from capcard_sched.framework.core import StepResult
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.insight.fixes.kinds import KINDS
 from capcard_sched.insight.fixes.search import suggest_fixes
-from capcard_sched.insight.object_view import DeltaObjects
-from capcard_sched.insight.preemption import begin_trial
+from capcard_sched.insight.sources.object_view import DeltaObjects
+from capcard_sched.insight.trials.preemption import begin_trial
 from capcard_sched.model.deltas import Delta
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.trials import FixSearch, SuggestedChange

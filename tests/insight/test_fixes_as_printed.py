@@ -23,7 +23,7 @@ from capcard_sched.cli.sources.inputs import LoadedCluster
 from capcard_sched.cli.sources.load import load_cluster
 from capcard_sched.cli.sources.source import Source
 from capcard_sched.controllers.objects import Key
-from capcard_sched.insight.explain import explain, find
+from capcard_sched.insight.diagnosis.explain import explain, find
 from capcard_sched.insight.fixes.commands import FixStep, parse, set_at
 from capcard_sched.insight.fixes.execution import cluster_view
 from capcard_sched.model.job import Job

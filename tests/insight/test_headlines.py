@@ -9,8 +9,8 @@ import pytest
 
 from capcard_sched.cli.main import run
 from capcard_sched.framework.explain.diagnose import diagnose_job
-from capcard_sched.insight.attempt import UNTRIED, JobAttempt
-from capcard_sched.insight.object_view import DeltaObjects
+from capcard_sched.insight.sources.object_view import DeltaObjects
+from capcard_sched.insight.trials.attempt import UNTRIED, JobAttempt
 from capcard_sched.testing import Harness
 from tests.scenarios.notation import manifests
 

@@ -15,9 +15,9 @@ from capcard_sched.cli.sources.source import Source
 from capcard_sched.framework.core import Core
 from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.framework.explain.queue_uses import queue_uses
-from capcard_sched.insight.explain import explain, find
-from capcard_sched.insight.lists import job_items, pod_items
-from capcard_sched.insight.object_view import DeltaObjects
+from capcard_sched.insight.diagnosis.explain import explain, find
+from capcard_sched.insight.diagnosis.lists import job_items, pod_items
+from capcard_sched.insight.sources.object_view import DeltaObjects
 from capcard_sched.kube.connection import Connection
 from capcard_sched.kube.kinds import KINDS
 from capcard_sched.model import deltas

@@ -204,7 +204,7 @@ async def test_a_missing_kind_is_one_clear_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     unserved = tuple(replace(kind, path=kind.path.replace("v1beta1/", "v9/")) for kind in KINDS)
-    monkeypatch.setattr("capcard_sched.insight.live_objects.KINDS", unserved)
+    monkeypatch.setattr("capcard_sched.insight.sources.live_objects.KINDS", unserved)
     status, text, err = await explain(cluster, control_plane.kubeconfig_for("scheduler-b"), capsys, "waits")
     assert (status, text) == (2, "")
     line = err.splitlines()[-1].replace("PodGroup", "Queue")

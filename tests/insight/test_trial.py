@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from capcard_sched.framework.core import Core
-from capcard_sched.insight.forked_copy import ForkedCopyError, RunningCopy, in_copy
-from capcard_sched.insight.object_view import DeltaObjects
-from capcard_sched.insight.preemption import PreemptionFinding, begin_trial
-from capcard_sched.insight.trial import advance, with_actions
+from capcard_sched.insight.sources.object_view import DeltaObjects
+from capcard_sched.insight.trials.forked_copy import ForkedCopyError, RunningCopy, in_copy
+from capcard_sched.insight.trials.preemption import PreemptionFinding, begin_trial
+from capcard_sched.insight.trials.trial import advance, with_actions
 from capcard_sched.model.deltas import Delta, ObjectChanged
 from capcard_sched.model.objects import NodeObject, QueueObject
 from capcard_sched.model.trials import StateDifference
@@ -134,7 +134,7 @@ def test_a_failed_trial_is_a_fact_and_no_crash(h: Harness, monkeypatch: pytest.M
     def fail(*_: object, **__: object) -> StateDifference:
         raise ForkedCopyError("the copy ended without a result")
 
-    monkeypatch.setattr("capcard_sched.insight.preemption.try_actions", fail)
+    monkeypatch.setattr("capcard_sched.insight.trials.preemption.try_actions", fail)
     found = evictions(h, DeltaObjects(()))
     assert (found.result, list(found.facts)) == (
         None,

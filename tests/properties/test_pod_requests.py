@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from capcard_sched.controllers.quota_usage import quota_usage
 from capcard_sched.framework.explain.queue_uses import queue_uses
-from capcard_sched.insight.job_runs import shape_of
+from capcard_sched.insight.estimates.job_runs import shape_of
 from capcard_sched.model import annotations as keys
 from capcard_sched.model import deltas
 from capcard_sched.model.json_pods import valid_pod_amounts

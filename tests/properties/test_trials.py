@@ -11,10 +11,10 @@ from hypothesis import event, given, settings
 
 from capcard_sched.framework.conf.scheduler_conf import Conf
 from capcard_sched.framework.core import Core
-from capcard_sched.insight.forked_copy import in_copy
-from capcard_sched.insight.object_view import DeltaObjects
-from capcard_sched.insight.preemption import EVICTING_ACTIONS, begin_trial
-from capcard_sched.insight.trial import advance, with_actions
+from capcard_sched.insight.sources.object_view import DeltaObjects
+from capcard_sched.insight.trials.forked_copy import in_copy
+from capcard_sched.insight.trials.preemption import EVICTING_ACTIONS, begin_trial
+from capcard_sched.insight.trials.trial import advance, with_actions
 from capcard_sched.model.job import Job
 from capcard_sched.model.trials import PreemptionTrial, StateDifference
 from tests.properties.test_failed_attempts import _PREEMPTING, _Turn, _turn, _turns, _Typed

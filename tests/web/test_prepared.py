@@ -15,7 +15,7 @@ import pytest
 from capcard_sched.cli.sources.source import Source
 from capcard_sched.cli.web_files import FileClusters
 from capcard_sched.cli.web_live import _AT_ONCE, LiveClusters
-from capcard_sched.insight.forked_copy import ForkedCopyError
+from capcard_sched.insight.trials.forked_copy import ForkedCopyError
 from capcard_sched.web.cluster import Cluster
 from capcard_sched.web.copies import answer_of
 from capcard_sched.web.pages import OVERVIEW, PAGES

@@ -15,8 +15,8 @@ from capcard_sched.cli.output import put, put_error
 from capcard_sched.cli.sources.live import LiveInput, address_of, api_errors, installed_conf, print_notes
 from capcard_sched.controllers.objects import JOB
 from capcard_sched.gc import settle_memory
-from capcard_sched.insight.live_objects import JOBS, ReadableLists
-from capcard_sched.insight.object_view import DeltaObjects, for_core
+from capcard_sched.insight.sources.live_objects import JOBS, ReadableLists
+from capcard_sched.insight.sources.object_view import DeltaObjects, for_core
 from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.kinds import KINDS
 from capcard_sched.model.deltas import ObjectGone, ObjectUnreadable

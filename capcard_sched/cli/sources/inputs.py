@@ -15,7 +15,7 @@ from capcard_sched.cli.output import put_error
 from capcard_sched.cli.sources.cores import CONF_IN_FILE, build_core, options_of, settings_of
 from capcard_sched.controllers.objects import ROOT_QUEUE
 from capcard_sched.daemon.diagnosis.saved_state import SavedSettings, SavedStateError, manifests_of, read_saved_state
-from capcard_sched.insight.object_view import DeltaObjects, StoreObjects
+from capcard_sched.insight.sources.object_view import DeltaObjects, StoreObjects
 from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.reports.progress import shown_progress
 from capcard_sched.simulation.clock import EPOCH, SECOND
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from capcard_sched.cli.sources.source import Source
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.core import Core
-    from capcard_sched.insight.expected_start import KnownState
-    from capcard_sched.insight.headlines import HeadlineReader
-    from capcard_sched.insight.object_view import ObjectView
+    from capcard_sched.insight.diagnosis.headlines import HeadlineReader
+    from capcard_sched.insight.estimates.expected_start import KnownState
+    from capcard_sched.insight.sources.object_view import ObjectView
     from capcard_sched.model.deltas import Delta
     from capcard_sched.simulation.manifests import ManifestDocument
     from capcard_sched.simulation.run import SimulationOutcome
@@ -129,7 +129,7 @@ def begin_headlines(
     core: Core, objects: ObjectView, watched: FailureWatch, now: float, unreadable: tuple[str, ...] = ()
 ) -> HeadlineReader:
     """Begin to diagnose waiting jobs, in a copy of the process with the session that `explain` runs."""
-    from capcard_sched.insight.headlines import HeadlineReader
+    from capcard_sched.insight.diagnosis.headlines import HeadlineReader
 
     if core.snapshot().conf.option("extender") is not None:
         unreadable = (*unreadable, "responses of the extender")  # a list sends it nothing
@@ -165,7 +165,7 @@ class ManifestInput(Input):
         self.when = "at the end of the simulation"
 
         def known_state() -> KnownState:
-            from capcard_sched.insight.expected_start import KnownState
+            from capcard_sched.insight.estimates.expected_start import KnownState
 
             found = [obj for kind in store.kinds() for obj in store.list(kind)]
             return KnownState(found, now, conf, ends=outcome.ends, progress=progress)
@@ -237,7 +237,7 @@ class StateInput(Input):
         return DeltaObjects(self.deltas)
 
     def _known_state(self, conf: Conf) -> KnownState:
-        from capcard_sched.insight.expected_start import KnownState
+        from capcard_sched.insight.estimates.expected_start import KnownState
 
         return KnownState(manifests_of(self.deltas), self.now, conf, recorded=self.recorded)
 

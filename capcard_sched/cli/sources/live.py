@@ -16,7 +16,7 @@ from capcard_sched.cli.output import put_error
 from capcard_sched.cli.sources.cores import options_of
 from capcard_sched.cli.sources.inputs import LoadedCluster, StateInput
 from capcard_sched.daemon.diagnosis.saved_state import SavedSettings
-from capcard_sched.insight.object_view import DeltaObjects, for_core
+from capcard_sched.insight.sources.object_view import DeltaObjects, for_core
 from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.reports.progress import shown_progress
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.cli.sources.source import Source
     from capcard_sched.framework.conf.scheduler_conf import Conf
-    from capcard_sched.insight.expected_start import KnownState
+    from capcard_sched.insight.estimates.expected_start import KnownState
     from capcard_sched.kube.client import Client
     from capcard_sched.kube.connection import Connection
     from capcard_sched.kube.kinds import WatchedKind
@@ -70,7 +70,7 @@ class LiveInput(StateInput):
         self.when = f"at {connection.server}"
 
     async def _lists(self) -> AsyncGenerator[Iterable[Delta]]:
-        from capcard_sched.insight.live_objects import JOBS, ReadableLists
+        from capcard_sched.insight.sources.live_objects import JOBS, ReadableLists
         from capcard_sched.kube.client import Client
         from capcard_sched.kube.instrumentation import Observer
 
@@ -114,7 +114,7 @@ class LiveInput(StateInput):
         return self._loaded(core, read_only=True, headlines=headlines)
 
     def _objects(self) -> DeltaObjects:
-        from capcard_sched.insight.live_objects import fetch_events, fetch_object
+        from capcard_sched.insight.sources.live_objects import fetch_events, fetch_object
 
         objects = self._listed()
         objects.fetch = partial(fetch_object, self.connection)
@@ -125,7 +125,7 @@ class LiveInput(StateInput):
         return DeltaObjects(self.deltas)
 
     def _known_state(self, conf: Conf) -> KnownState:
-        from capcard_sched.insight.live_objects import fetch_jobs
+        from capcard_sched.insight.sources.live_objects import fetch_jobs
 
         known = super()._known_state(conf)
         return known._replace(objects=[*fetch_jobs(self.connection), *known.objects])
@@ -200,7 +200,7 @@ def _config_errors(kubeconfig: Path | None) -> Iterator[None]:
 @contextmanager
 def api_errors(connection: Connection) -> Iterator[None]:
     """Raise the errors of an API server as BadInputError."""
-    from capcard_sched.insight.live_objects import MissingKindError
+    from capcard_sched.insight.sources.live_objects import MissingKindError
     from capcard_sched.kube.client import ApiError, Unreachable
 
     try:

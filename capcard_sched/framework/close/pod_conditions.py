@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Container, Mapping
     from collections.abc import Set as AbstractSet
 
+    from capcard_sched.framework.backlog.task_outcome import TaskOutcome
     from capcard_sched.framework.close.session_events import SessionEvents
-    from capcard_sched.framework.session.report import TaskOutcome
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.intents import ObjectRef
     from capcard_sched.model.job import Job, Task

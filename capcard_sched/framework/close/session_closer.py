@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import UNSET, UnsetType
 
+from capcard_sched.framework.backlog.task_outcome import TaskOutcome
 from capcard_sched.framework.close.never_starting import NeverStarting
 from capcard_sched.framework.close.pod_conditions import PodConditions, report_ungated
 from capcard_sched.framework.close.podgroups import (
@@ -23,7 +24,7 @@ from capcard_sched.framework.close.write_conflict_backoff import WriteConflictBa
 from capcard_sched.framework.eviction.nominations import release_idle_capacity
 from capcard_sched.framework.placement.hypernode_bounds import annotation_changes, merged
 from capcard_sched.framework.session.carry_over import REFRESH_SECONDS
-from capcard_sched.framework.session.report import TaskOutcome, Timing
+from capcard_sched.framework.session.report import Timing
 from capcard_sched.framework.session.results import reference
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import (

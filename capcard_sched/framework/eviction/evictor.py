@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from capcard_sched.framework.api.node_view import PodSignature
+    from capcard_sched.framework.backlog.failed_searches import RepeatedSearch
     from capcard_sched.framework.eviction.node_plans import PreemptionPlan
     from capcard_sched.framework.eviction.scope import WithinQueue
     from capcard_sched.framework.eviction.search import VictimSearch
     from capcard_sched.framework.eviction.search_state import SearchKey
     from capcard_sched.framework.eviction.victim_index import VictimUnit
-    from capcard_sched.framework.session.failed_searches import RepeatedSearch
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from capcard_sched.framework.api.node_view import Mask
+    from capcard_sched.framework.backlog.failed_searches import EvictionHook
     from capcard_sched.framework.eviction.bounds import Cost, UnitTable
     from capcard_sched.framework.eviction.victim_index import VictimUnit
-    from capcard_sched.framework.session.failed_searches import EvictionHook
     from capcard_sched.framework.session.session import Session
     from capcard_sched.framework.session.statement import Statement
     from capcard_sched.model.job import Job, Node, Task

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from capcard_sched.framework.backlog.failed_searches import RepeatedSearch, search_id
 from capcard_sched.framework.eviction.search import VictimSearch
-from capcard_sched.framework.session.failed_searches import RepeatedSearch, search_id
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -29,8 +29,8 @@ from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.model.workload import display_name
 
 if TYPE_CHECKING:
+    from capcard_sched.framework.backlog.task_outcome import TaskOutcome
     from capcard_sched.framework.core import CoreSnapshot
-    from capcard_sched.framework.session.report import TaskOutcome
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.refusal import ExceededLimit, Figures, Refusal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.framework.session.report import TaskOutcome
+from capcard_sched.framework.backlog.task_outcome import TaskOutcome
 from capcard_sched.model import reasons
 from capcard_sched.model.refusal import Refusal
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from capcard_sched.framework.backlog.task_outcome import TaskOutcome
 from capcard_sched.framework.session.gang_allocator import GangAllocator
 from capcard_sched.framework.session.group_search import GroupSearch, PlannedUnit
 from capcard_sched.framework.session.group_units import GroupUnit, units_of
-from capcard_sched.framework.session.report import TaskOutcome
 from capcard_sched.model import reasons
 from capcard_sched.model.status import TaskStatus
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from capcard_sched.framework.api.node_view import NodeView
+from capcard_sched.framework.backlog.task_outcome import TaskOutcome
 from capcard_sched.framework.placement.hypernode_bounds import HyperNodeRows, bound_of, fullness, reachable
-from capcard_sched.framework.session.report import TaskOutcome
 from capcard_sched.model import reasons
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import TaskStatus

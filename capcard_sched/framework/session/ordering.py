@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from capcard_sched.framework.api.dispatch import HookFailed
-from capcard_sched.framework.session.failed_searches import EvictionInputs, SearchVersion
+from capcard_sched.framework.backlog.failed_searches import EvictionInputs, SearchVersion
 from capcard_sched.framework.session.session_deadline import Deferral
 from capcard_sched.model import reasons
 from capcard_sched.model.refusal import Refusal
@@ -20,8 +20,8 @@ from capcard_sched.model.refusal import Refusal
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
-    from capcard_sched.framework.session.eviction_bounds import Skipped
-    from capcard_sched.framework.session.failed_searches import EvictionHook, RepeatedSearch
+    from capcard_sched.framework.backlog.eviction_bounds import Skipped
+    from capcard_sched.framework.backlog.failed_searches import EvictionHook, RepeatedSearch
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue

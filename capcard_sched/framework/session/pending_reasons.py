@@ -14,7 +14,7 @@ from capcard_sched.model.status import TaskStatus
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from capcard_sched.framework.session.report import TaskOutcome
+    from capcard_sched.framework.backlog.task_outcome import TaskOutcome
     from capcard_sched.model.job import Job, Task
 
 

@@ -6,30 +6,16 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 
-from capcard_sched.model.refusal import Refusal
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session_deadline import QueueCut
     from capcard_sched.model.intents import ObjectRef
+    from capcard_sched.model.refusal import Refusal
 
 
 _NO_CUTS: Mapping[str, QueueCut] = {}
-
-
-class TaskOutcome(msgspec.Struct, frozen=True):
-    """The result of the last attempt to place a task, when it was not bound."""
-
-    kind: Literal["refused", "unfit", "schedulable", "pipelined"]
-    #: Refusal or fit text; empty for "schedulable" and "pipelined".
-    message: str
-    #: The node of the attempt ("schedulable", "pipelined"), else "".
-    node: str = ""
-    refusal: Refusal | None = None
-    #: The capacity stays nominated beyond the session; the pod shows it in `status.nominatedNodeName`.
-    nominated: bool = False
 
 
 class HookError(msgspec.Struct, frozen=True):

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from capcard_sched.framework.api.dispatch import HookFailed, error_text
 from capcard_sched.framework.api.plugin import OutsideError
-from capcard_sched.framework.session.report import HookError, SessionReport, TaskOutcome
+from capcard_sched.framework.backlog.task_outcome import TaskOutcome
+from capcard_sched.framework.session.report import HookError, SessionReport
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import ObjectRef, WriteConfigMap
 from capcard_sched.model.job import Job, Task
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from capcard_sched.framework.api.plugin import Placement
+    from capcard_sched.framework.backlog.failed_attempts import FailedAttempts
     from capcard_sched.framework.session.carry_over import CarryOver
-    from capcard_sched.framework.session.failed_attempts import FailedAttempts
     from capcard_sched.framework.session.session_deadline import QueueCut
     from capcard_sched.model.explanation import VictimsConsidered
     from capcard_sched.model.intents import Bind, Evict

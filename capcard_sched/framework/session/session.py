@@ -11,9 +11,9 @@ from operator import lt
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from capcard_sched.framework.api.node_view import NodeView
+from capcard_sched.framework.backlog.failed_attempts import FailedAttempts, PlacementFailure
 from capcard_sched.framework.session.assumptions import Assumptions
 from capcard_sched.framework.session.carry_over import REFRESH_SECONDS, AdmissionRefusal, CarryOver
-from capcard_sched.framework.session.failed_attempts import FailedAttempts, PlacementFailure
 from capcard_sched.framework.session.pending_reasons import job_fit_text
 from capcard_sched.framework.session.queue_access import QueueAccess
 from capcard_sched.framework.session.results import SessionResults
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.dispatch import Dispatch
     from capcard_sched.framework.api.node_view import PodSignature
+    from capcard_sched.framework.backlog.failed_searches import EvictionHook
     from capcard_sched.framework.placement.engine import PlacementEngine
     from capcard_sched.framework.placement.signature_cache import SignatureCache
-    from capcard_sched.framework.session.failed_searches import EvictionHook
     from capcard_sched.model.intents import Bind
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
@@ -265,7 +265,7 @@ class Session:
         self.failed_attempts.open(
             cache,
             self.now,
-            self._queue_access,
+            self._queue_access.version,
             self.admission_version,
             partial(admits, self),
             changed_jobs=self.changed.jobs,

@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.plugin import Placement
-from capcard_sched.framework.session.report import TaskOutcome
+from capcard_sched.framework.backlog.task_outcome import TaskOutcome
 from capcard_sched.model.annotations import QUEUE_ALLOCATION_GATE
 from capcard_sched.model.intents import Bind, Evict
 from capcard_sched.model.kube_groups import kube_name

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capcard_sched.framework.core import Core
-    from capcard_sched.insight.fixes.change import Candidate, ProposedChange
-    from capcard_sched.insight.object_view import Json, ObjectView
+    from capcard_sched.insight.sources.object_view import Json, ObjectView
+    from capcard_sched.insight.trials.change import Candidate, ProposedChange
     from capcard_sched.model.diagnosis import JobDiagnosis
     from capcard_sched.model.job import Job
 

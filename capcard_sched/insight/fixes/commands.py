@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from capcard_sched.admission.jobs import check_job_update
 from capcard_sched.admission.review import ClusterView
 from capcard_sched.controllers.objects import JOB, POD, POD_GROUP, QUEUE, Key, merge_diff, spec
-from capcard_sched.insight.changes import UnknownObjectError
+from capcard_sched.insight.sources.changes import UnknownObjectError
 from capcard_sched.model.annotations import CLOSED_BY_PARENT
 from capcard_sched.model.kinds import BATCH_JOB
 from capcard_sched.model.objects import Taint
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from capcard_sched.insight.fixes.scene import Scene
-    from capcard_sched.insight.object_view import Json
+    from capcard_sched.insight.sources.object_view import Json
 
 RECREATE: Final = " (delete and create the Job)"
 _PLUGIN: Final = re.compile(r"- name: (\S+)  # in the first tier of the scheduler-conf")

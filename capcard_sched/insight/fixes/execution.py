@@ -30,8 +30,14 @@ from capcard_sched.controllers.objects import (
     status,
 )
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
-from capcard_sched.insight.changes import UnknownObjectError, annotate, remove_taint, set_spec, set_unschedulable
 from capcard_sched.insight.fixes.commands import parse, set_at
+from capcard_sched.insight.sources.changes import (
+    UnknownObjectError,
+    annotate,
+    remove_taint,
+    set_spec,
+    set_unschedulable,
+)
 from capcard_sched.model.annotations import CLOSED_BY_PARENT, GROUP_MIN_MEMBER, POD_QUEUE_NAME
 from capcard_sched.model.kinds import BATCH_JOB
 from capcard_sched.model.numbers import whole_number
@@ -49,7 +55,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.insight.fixes.commands import FixStep
     from capcard_sched.insight.fixes.scene import Scene
-    from capcard_sched.insight.object_view import Json, ObjectView
+    from capcard_sched.insight.sources.object_view import Json, ObjectView
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.job import Job, Task
     from capcard_sched.validation.checks import Finding

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from capcard_sched.insight.fixes.change import Candidate, ProposedChange
     from capcard_sched.insight.fixes.scene import Scene
     from capcard_sched.insight.fixes.situation import Situation
+    from capcard_sched.insight.trials.change import Candidate, ProposedChange
     from capcard_sched.model.job import Job
 
 

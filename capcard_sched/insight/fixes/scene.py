@@ -19,14 +19,14 @@ from capcard_sched.controllers.objects import (
     meta,
     spec,
 )
-from capcard_sched.insight.changes import Edits, set_spec
+from capcard_sched.insight.sources.changes import Edits, set_spec
 from capcard_sched.model.annotations import TASK_SPEC
 from capcard_sched.model.kinds import APPS_API, BATCH_JOB
 from capcard_sched.model.workload import display_name, is_of_vcjob, workload_of
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import Core
-    from capcard_sched.insight.object_view import Json, ObjectView
+    from capcard_sched.insight.sources.object_view import Json, ObjectView
     from capcard_sched.model.job import Job, Task
 
 #: Workloads with one pod template, by the word in their name.

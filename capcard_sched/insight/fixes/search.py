@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from capcard_sched.framework.explain.never import NEVER
-from capcard_sched.insight.changes import UnknownObjectError
 from capcard_sched.insight.fixes.candidates import candidates
-from capcard_sched.insight.fixes.change import ProposedChange
 from capcard_sched.insight.fixes.description import describe_fix
 from capcard_sched.insight.fixes.execution import RefusedError, cluster_view
 from capcard_sched.insight.fixes.kinds import KINDS
 from capcard_sched.insight.fixes.scene import known_owner
 from capcard_sched.insight.fixes.trial import FixSubject, FixTrial, FixTrialRun
-from capcard_sched.insight.forked_copy import ForkedCopyError, RunningCopy, cpu_seconds, in_copy
+from capcard_sched.insight.sources.changes import UnknownObjectError
+from capcard_sched.insight.trials.change import ProposedChange
+from capcard_sched.insight.trials.forked_copy import ForkedCopyError, RunningCopy, cpu_seconds, in_copy
 from capcard_sched.model.trials import FixSearch, StartablePods, SuggestedFix
 from capcard_sched.model.workload import display_name
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from capcard_sched.framework.core import Core
-    from capcard_sched.insight.fixes.change import Candidate
-    from capcard_sched.insight.object_view import Json, ObjectView
+    from capcard_sched.insight.sources.object_view import Json, ObjectView
+    from capcard_sched.insight.trials.change import Candidate
     from capcard_sched.model.diagnosis import JobDiagnosis
     from capcard_sched.model.job import Job
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from capcard_sched.insight.fixes.change import ProposedChange
 from capcard_sched.insight.fixes.scene import Scene
+from capcard_sched.insight.trials.change import ProposedChange
 from capcard_sched.model.annotations import NODE_UNSCHEDULABLE
 from capcard_sched.model.node_conditions import conditions_of
 from capcard_sched.model.queue import ancestors
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.core import Core
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.insight.fixes.change import Candidate, Target
-    from capcard_sched.insight.object_view import Json, ObjectView
+    from capcard_sched.insight.sources.object_view import Json, ObjectView
+    from capcard_sched.insight.trials.change import Candidate, Target
     from capcard_sched.model.diagnosis import JobDiagnosis, LimitUse
     from capcard_sched.model.job import Job, Node, Task
     from capcard_sched.model.queue import Queue

@@ -9,15 +9,15 @@ import msgspec
 from capcard_sched.controllers.objects import POD, annotations_of, spec
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.insight.fixes.candidates import candidates
-from capcard_sched.insight.fixes.change import ProposedChange
 from capcard_sched.insight.fixes.commands import render
 from capcard_sched.insight.fixes.execution import Execution
 from capcard_sched.insight.fixes.kinds import KINDS
 from capcard_sched.insight.fixes.scene import Scene
-from capcard_sched.insight.fixes.victims import may_end
-from capcard_sched.insight.job_pods import pods_of_job
-from capcard_sched.insight.preemption import EVICTING_ACTIONS
-from capcard_sched.insight.trial import advance
+from capcard_sched.insight.sources.job_pods import pods_of_job
+from capcard_sched.insight.trials.change import ProposedChange
+from capcard_sched.insight.trials.preemption import EVICTING_ACTIONS
+from capcard_sched.insight.trials.trial import advance
+from capcard_sched.insight.trials.victims import may_end
 from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.intents import Bind
 from capcard_sched.model.objects import PodObject
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.admission.review import ClusterView
     from capcard_sched.framework.core import Core
-    from capcard_sched.insight.object_view import Json, ObjectView
+    from capcard_sched.insight.sources.object_view import Json, ObjectView
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.intents import Intent
     from capcard_sched.model.job import Job

@@ -18,7 +18,7 @@ from capcard_sched.cli.main import run
 from capcard_sched.daemon.card_activity import CardMeter, PodGpus
 from capcard_sched.framework.conf.scheduler_conf import default_text, parse_conf
 from capcard_sched.framework.core import Core
-from capcard_sched.insight.object_view import DeltaObjects
+from capcard_sched.insight.sources.object_view import DeltaObjects
 from capcard_sched.ledger.unused_time import UnmeasuredError
 from capcard_sched.simulation.clock import EPOCH
 from capcard_sched.testing import registry

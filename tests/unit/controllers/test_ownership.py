@@ -102,7 +102,7 @@ _READERS = {
     "capcard_sched/controllers/podgroups.py",  # all direct owners: compared by identity
     "capcard_sched/simulation/store.py", "capcard_sched/simulation/cluster.py",  # the garbage collector
     "capcard_sched/simulation/workloads/claims.py",  # claims end with the pod that they were generated for
-    "capcard_sched/kube/controllers/records.py", "capcard_sched/insight/impossible.py",
+    "capcard_sched/kube/controllers/records.py", "capcard_sched/insight/trials/impossible.py",
     "capcard_sched/validation/late_members.py",  # names an owner in a sentence
 }  # fmt: skip
 

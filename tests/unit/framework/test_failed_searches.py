@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from capcard_sched.framework.api.plugin import Plugin, VictimDecision
-from capcard_sched.framework.session.failed_searches import (
+from capcard_sched.framework.backlog.failed_searches import (
     EvictionInputs,
     FailedSearches,
     RepeatedSearch,
@@ -15,7 +15,7 @@ from capcard_sched.framework.session.failed_searches import (
     SearchVersion,
     _reordered,
 )
-from capcard_sched.framework.session.queue_books import QueueBooks
+from capcard_sched.framework.backlog.queue_books import QueueBooks
 from capcard_sched.model.annotations import COOLDOWN_TIME
 from capcard_sched.model.intents import Evict
 from tests.vectors.notation import VectorHarness

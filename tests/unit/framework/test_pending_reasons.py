@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from capcard_sched.framework.api.dispatch import HookFailed
+from capcard_sched.framework.backlog.task_outcome import TaskOutcome
 from capcard_sched.framework.placement.engine import fit_text
 from capcard_sched.framework.session.pending_reasons import job_fit_text, task_scheduling_reason
-from capcard_sched.framework.session.report import TaskOutcome
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.job import Task

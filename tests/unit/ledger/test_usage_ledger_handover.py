@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import text
 
-from capcard_sched.insight.object_view import DeltaObjects
+from capcard_sched.insight.sources.object_view import DeltaObjects
 from capcard_sched.ledger import schema
 from capcard_sched.ledger.database import FencedError, LedgerError
 from capcard_sched.ledger.usage_ledger import open_ledger

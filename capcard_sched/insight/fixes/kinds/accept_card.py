@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from capcard_sched.controllers.objects import annotations_of
 from capcard_sched.framework.explain.sentences import form, nearest
-from capcard_sched.insight.changes import annotate
-from capcard_sched.insight.fixes.change import Candidate, ProposedChange
 from capcard_sched.insight.fixes.kind import FixKind
 from capcard_sched.insight.fixes.scene import notes_of
 from capcard_sched.insight.fixes.situation import FITTING, MOST_CHOICES
+from capcard_sched.insight.sources.changes import annotate
+from capcard_sched.insight.trials.change import Candidate, ProposedChange
 from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS, CARD_REQUEST
 from capcard_sched.model.cards import CardSyntaxError, parse_card_name
 from capcard_sched.model.quoting import brief, plural
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.insight.fixes.scene import Scene
     from capcard_sched.insight.fixes.situation import Situation
-    from capcard_sched.insight.object_view import Json
+    from capcard_sched.insight.sources.object_view import Json
     from capcard_sched.model.job import Node
     from capcard_sched.model.task_class import TaskClass
 

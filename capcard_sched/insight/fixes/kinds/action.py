@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.insight.fixes.change import CONF, Candidate, ProposedChange
 from capcard_sched.insight.fixes.kind import FixKind
+from capcard_sched.insight.trials.change import CONF, Candidate, ProposedChange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from capcard_sched.controllers.objects import QUEUE, spec
 from capcard_sched.framework.explain.sentences import quantity
-from capcard_sched.insight.changes import set_spec
-from capcard_sched.insight.fixes.change import Candidate, ProposedChange
 from capcard_sched.insight.fixes.kind import FixKind
+from capcard_sched.insight.sources.changes import set_spec
+from capcard_sched.insight.trials.change import Candidate, ProposedChange
 from capcard_sched.model.quantity import format_amount, in_units, is_in_bytes
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from capcard_sched.insight.fixes.change import ProposedChange
 from capcard_sched.insight.fixes.commands import kubectl
 from capcard_sched.insight.fixes.execution import DELETION_COST
 from capcard_sched.insight.fixes.kind import FixKind
-from capcard_sched.insight.fixes.victims import cheapest_on_nodes, conflicts, jobs_below, limit_holders
+from capcard_sched.insight.trials.change import ProposedChange
+from capcard_sched.insight.trials.victims import cheapest_on_nodes, conflicts, jobs_below, limit_holders
 from capcard_sched.model.quoting import brief, command, plural
 from capcard_sched.model.status import PLACED_STATUSES
 from capcard_sched.model.workload import display_name, has_made_group, is_of_vcjob
@@ -16,9 +16,9 @@ from capcard_sched.model.workload import display_name, has_made_group, is_of_vcj
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from capcard_sched.insight.fixes.change import Candidate
     from capcard_sched.insight.fixes.scene import Scene
     from capcard_sched.insight.fixes.situation import Situation
+    from capcard_sched.insight.trials.change import Candidate
     from capcard_sched.model.job import Job, Task
 
 

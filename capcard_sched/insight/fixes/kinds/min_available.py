@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.insight.changes import annotate, set_spec
-from capcard_sched.insight.fixes.change import Candidate, ProposedChange
 from capcard_sched.insight.fixes.execution import set_minimum
 from capcard_sched.insight.fixes.kind import FixKind
+from capcard_sched.insight.sources.changes import annotate, set_spec
+from capcard_sched.insight.trials.change import Candidate, ProposedChange
 from capcard_sched.model.annotations import GROUP_MIN_MEMBER
 
 if TYPE_CHECKING:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from capcard_sched.controllers.objects import spec
-from capcard_sched.insight.changes import set_spec
-from capcard_sched.insight.fixes.change import ProposedChange
 from capcard_sched.insight.fixes.kind import FixKind
+from capcard_sched.insight.sources.changes import set_spec
+from capcard_sched.insight.trials.change import ProposedChange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from capcard_sched.insight.fixes.change import Candidate
     from capcard_sched.insight.fixes.scene import Scene
     from capcard_sched.insight.fixes.situation import Situation
+    from capcard_sched.insight.trials.change import Candidate
     from capcard_sched.model.job import Job
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.framework.explain.sentences import nearest
-from capcard_sched.insight.changes import annotate, set_spec
-from capcard_sched.insight.fixes.change import Candidate, ProposedChange
 from capcard_sched.insight.fixes.kind import FixKind
 from capcard_sched.insight.fixes.scene import notes_of
+from capcard_sched.insight.sources.changes import annotate, set_spec
+from capcard_sched.insight.trials.change import Candidate, ProposedChange
 from capcard_sched.model.annotations import POD_QUEUE_NAME, QUEUE_NAME
 from capcard_sched.model.queue import ROOT, subtree
 

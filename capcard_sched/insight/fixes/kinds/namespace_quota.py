@@ -6,9 +6,9 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.controllers.objects import spec
-from capcard_sched.insight.changes import set_spec
-from capcard_sched.insight.fixes.change import Candidate, ProposedChange
 from capcard_sched.insight.fixes.kind import FixKind
+from capcard_sched.insight.sources.changes import set_spec
+from capcard_sched.insight.trials.change import Candidate, ProposedChange
 from capcard_sched.model.limits import format_quota_amount
 from capcard_sched.model.quantity import is_quota_in_bytes
 

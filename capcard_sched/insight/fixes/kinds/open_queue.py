@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.controllers.objects import QUEUE, status
-from capcard_sched.insight.changes import annotate
-from capcard_sched.insight.fixes.change import Candidate, ProposedChange
 from capcard_sched.insight.fixes.kind import FixKind
+from capcard_sched.insight.sources.changes import annotate
+from capcard_sched.insight.trials.change import Candidate, ProposedChange
 from capcard_sched.model.annotations import CLOSED_BY_PARENT
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from capcard_sched.insight.fixes.kind import FixKind
 
 if TYPE_CHECKING:
-    from capcard_sched.insight.fixes.change import ProposedChange
     from capcard_sched.insight.fixes.scene import Scene
+    from capcard_sched.insight.trials.change import ProposedChange
 
 
 class PluginFix(FixKind):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from capcard_sched.insight.fixes.change import CONF, Candidate, ProposedChange
 from capcard_sched.insight.fixes.kind import FixKind
-from capcard_sched.insight.preemption import EVICTING_ACTIONS
+from capcard_sched.insight.trials.change import CONF, Candidate, ProposedChange
+from capcard_sched.insight.trials.preemption import EVICTING_ACTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

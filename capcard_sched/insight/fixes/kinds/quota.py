@@ -6,11 +6,11 @@ import math
 from typing import TYPE_CHECKING
 
 from capcard_sched.controllers.objects import QUEUE
-from capcard_sched.insight.changes import set_card_quota
-from capcard_sched.insight.fixes.change import Candidate, ProposedChange
 from capcard_sched.insight.fixes.kind import FixKind
 from capcard_sched.insight.fixes.kinds.capability import raised_capabilities
 from capcard_sched.insight.fixes.kinds.repair_queue import repair, repaired_quota
+from capcard_sched.insight.sources.changes import set_card_quota
+from capcard_sched.insight.trials.change import Candidate, ProposedChange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,9 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.controllers.objects import QUEUE, annotations_of
-from capcard_sched.insight.changes import annotate
-from capcard_sched.insight.fixes.change import Candidate, ProposedChange
 from capcard_sched.insight.fixes.kind import FixKind
+from capcard_sched.insight.sources.changes import annotate
+from capcard_sched.insight.trials.change import Candidate, ProposedChange
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.numbers import whole_number
 from capcard_sched.model.yaml_reader import YamlError, read_document
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.insight.fixes.scene import Scene
     from capcard_sched.insight.fixes.situation import Situation
-    from capcard_sched.insight.object_view import Json
+    from capcard_sched.insight.sources.object_view import Json
 
 
 _WORDS: Final = re.compile(r"[a-z0-9]+")

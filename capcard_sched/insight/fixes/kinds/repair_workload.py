@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.insight.changes import annotate
-from capcard_sched.insight.fixes.change import Candidate, ProposedChange
 from capcard_sched.insight.fixes.kind import FixKind
 from capcard_sched.insight.fixes.scene import notes_of
+from capcard_sched.insight.sources.changes import annotate
+from capcard_sched.insight.trials.change import Candidate, ProposedChange
 from capcard_sched.validation.checks import Spelling
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.insight.fixes.scene import Scene
     from capcard_sched.insight.fixes.situation import Situation
-    from capcard_sched.insight.object_view import Json
+    from capcard_sched.insight.sources.object_view import Json
 
 
 class RepairWorkloadFix(FixKind):

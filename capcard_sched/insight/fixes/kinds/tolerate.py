@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.controllers.objects import spec
-from capcard_sched.insight.changes import set_spec
-from capcard_sched.insight.fixes.change import Candidate, ProposedChange
 from capcard_sched.insight.fixes.kind import FixKind
+from capcard_sched.insight.sources.changes import set_spec
+from capcard_sched.insight.trials.change import Candidate, ProposedChange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.insight.changes import remove_taint
 from capcard_sched.insight.fixes.kind import FixKind
+from capcard_sched.insight.sources.changes import remove_taint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from capcard_sched.insight.fixes.change import Candidate, ProposedChange
     from capcard_sched.insight.fixes.scene import Scene
     from capcard_sched.insight.fixes.situation import Situation
+    from capcard_sched.insight.trials.change import Candidate, ProposedChange
 
 
 class UntaintFix(FixKind):

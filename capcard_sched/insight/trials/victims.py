@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from capcard_sched.framework.explain.capacity import workload_name
-from capcard_sched.insight.fixes.change import ProposedChange
+from capcard_sched.insight.trials.change import ProposedChange
 from capcard_sched.model.job import SYSTEM_NAMESPACE
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.queue import subtree

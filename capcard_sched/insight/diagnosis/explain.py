@@ -11,16 +11,16 @@ from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.framework.explain.diagnose import diagnose_job, find_workload
 from capcard_sched.framework.explain.sentences import lower
 from capcard_sched.framework.quota.limits import unenforced
-from capcard_sched.insight.attempt import JobAttempt, behind_head, may_never_start
-from capcard_sched.insight.lists import wanted_pods
-from capcard_sched.insight.object_view import StoreObjects
-from capcard_sched.insight.preemption import begin_trial
-from capcard_sched.insight.unscheduled import (
+from capcard_sched.insight.diagnosis.lists import wanted_pods
+from capcard_sched.insight.diagnosis.unscheduled import (
     diagnose_by_conditions,
     diagnose_unscheduled,
     foreign_members,
     with_foreign,
 )
+from capcard_sched.insight.sources.object_view import StoreObjects
+from capcard_sched.insight.trials.attempt import JobAttempt, behind_head, may_never_start
+from capcard_sched.insight.trials.preemption import begin_trial
 from capcard_sched.model.annotations import CLOSED_BY_PARENT
 from capcard_sched.model.diagnosis import ObjectProblem
 from capcard_sched.model.kinds import BATCH_JOB
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.core import Core, CoreSnapshot
     from capcard_sched.framework.explain.limits import LimitReader
-    from capcard_sched.insight.object_view import Json, ObjectView
+    from capcard_sched.insight.sources.object_view import Json, ObjectView
     from capcard_sched.model.diagnosis import JobDiagnosis
     from capcard_sched.model.job import Job
     from capcard_sched.model.trials import FixSearch

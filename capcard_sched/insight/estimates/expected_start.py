@@ -32,14 +32,14 @@ from capcard_sched.controllers.objects import (
 )
 from capcard_sched.framework.explain.never import AWAITS_NODES, NEVER
 from capcard_sched.framework.explain.sentences import lower
-from capcard_sched.insight.admission_times import progress_of
-from capcard_sched.insight.attempt import NEVER_WITH_NODES
-from capcard_sched.insight.changes import free_quota
-from capcard_sched.insight.durations import DurationTable
-from capcard_sched.insight.estimates import RUNS, EndEstimator, UnfinishedJob, unfinished_jobs
-from capcard_sched.insight.forked_copy import ForkedCopyError, in_copy
-from capcard_sched.insight.job_runs import group_key, job_key, pod_runs, runs_of_state, vcjob_key
-from capcard_sched.insight.start_watch import StartWatch
+from capcard_sched.insight.estimates.admission_times import progress_of
+from capcard_sched.insight.estimates.durations import DurationTable
+from capcard_sched.insight.estimates.estimates import RUNS, EndEstimator, UnfinishedJob, unfinished_jobs
+from capcard_sched.insight.estimates.job_runs import group_key, job_key, pod_runs, runs_of_state, vcjob_key
+from capcard_sched.insight.estimates.start_watch import StartWatch
+from capcard_sched.insight.sources.changes import free_quota
+from capcard_sched.insight.trials.attempt import NEVER_WITH_NODES
+from capcard_sched.insight.trials.forked_copy import ForkedCopyError, in_copy
 from capcard_sched.model.annotations import SIMULATION_DURATION
 from capcard_sched.model.diagnosis import NEEDS_CHANGE, AwaitedEnd, ExpectedStart, no_start
 from capcard_sched.model.kinds import kind_of
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.core import Core, StepResult
     from capcard_sched.framework.session.action import SessionProgress
-    from capcard_sched.insight.durations import JobRun
+    from capcard_sched.insight.estimates.durations import JobRun
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.diagnosis import JobDiagnosis
     from capcard_sched.model.ownership import Owner

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.controllers.objects import POD, meta, spec
-from capcard_sched.insight.job_runs import job_key, pod_runs
+from capcard_sched.insight.estimates.job_runs import job_key, pod_runs
 from capcard_sched.simulation.clock import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from capcard_sched.insight.estimates import UnfinishedJob
+    from capcard_sched.insight.estimates.estimates import UnfinishedJob
     from capcard_sched.simulation.run import SimulationRun
     from capcard_sched.simulation.store import Change
 

@@ -12,15 +12,15 @@ from capcard_sched.controllers.objects import BATCH_API, job_phase
 from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.framework.explain.limits import LimitReader
-from capcard_sched.insight.attempt import JobAttempt, behind_head, may_never_start
-from capcard_sched.insight.forked_copy import RunningCopy
-from capcard_sched.insight.object_view import DeltaObjects, full_name, vcjob_key, vcjobs_of
-from capcard_sched.insight.unscheduled import (
+from capcard_sched.insight.diagnosis.unscheduled import (
     diagnose_by_conditions,
     diagnose_unscheduled,
     foreign_members,
     with_foreign,
 )
+from capcard_sched.insight.sources.object_view import DeltaObjects, full_name, vcjob_key, vcjobs_of
+from capcard_sched.insight.trials.attempt import JobAttempt, behind_head, may_never_start
+from capcard_sched.insight.trials.forked_copy import RunningCopy
 from capcard_sched.model.losses import losses_of
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.workload import WORKLOAD_KINDS, is_of_vcjob, workload_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from capcard_sched.framework.core import Core
-    from capcard_sched.insight.object_view import Json, ObjectView
+    from capcard_sched.insight.sources.object_view import Json, ObjectView
     from capcard_sched.model.diagnosis import JobDiagnosis
     from capcard_sched.model.job import Job
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from capcard_sched.framework.api.node_view import PodSignature
-    from capcard_sched.framework.session.queue_books import QueueBooks
+    from capcard_sched.framework.backlog.queue_books import QueueBooks
     from capcard_sched.model.job import Job
 
 #: The hook that decides on victims: in the queue of the preemptor, or in others.

@@ -13,8 +13,8 @@ from capcard_sched.model.objects import PodObject
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import Core
-    from capcard_sched.insight.changes import Edits
-    from capcard_sched.insight.object_view import Json
+    from capcard_sched.insight.sources.changes import Edits
+    from capcard_sched.insight.sources.object_view import Json
     from capcard_sched.model.deltas import Delta
 
 

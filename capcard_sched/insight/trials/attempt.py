@@ -19,11 +19,11 @@ from capcard_sched.framework.explain.limit_causes import QuotaClaim
 from capcard_sched.framework.explain.never import NEVER
 from capcard_sched.framework.explain.rejections import ObservedAttempt
 from capcard_sched.framework.explain.sentences import lower
-from capcard_sched.insight.changes import Edits, free_quota, remove_taint, set_card_quota, set_unschedulable
-from capcard_sched.insight.fixes.victims import unit_of
-from capcard_sched.insight.forked_copy import ForkedCopyError, RunningCopy
-from capcard_sched.insight.job_pods import pods_of_job
-from capcard_sched.insight.trial import PERIOD, step_alone
+from capcard_sched.insight.sources.changes import Edits, free_quota, remove_taint, set_card_quota, set_unschedulable
+from capcard_sched.insight.sources.job_pods import pods_of_job
+from capcard_sched.insight.trials.forked_copy import ForkedCopyError, RunningCopy
+from capcard_sched.insight.trials.trial import PERIOD, step_alone
+from capcard_sched.insight.trials.victims import unit_of
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.deltas import Delta, ObjectGone
 from capcard_sched.model.diagnosis import JobDiagnosis
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capcard_sched.framework.core import Core
-    from capcard_sched.insight.object_view import Json, ObjectView
+    from capcard_sched.insight.sources.object_view import Json, ObjectView
     from capcard_sched.model.job import Job
 
 #: Sessions of one attempt: admission, evictions, placement.

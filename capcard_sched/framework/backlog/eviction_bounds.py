@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from capcard_sched.framework.placement.class_fits import ClassFit
-from capcard_sched.framework.session.failed_searches import FailedSearches, search_id
+from capcard_sched.framework.backlog.class_fits import ClassFit
+from capcard_sched.framework.backlog.failed_searches import FailedSearches, search_id
 from capcard_sched.model.status import EVICTABLE_STATUSES
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.dispatch import Dispatch
     from capcard_sched.framework.api.node_view import Mask, PodSignature, Rows
+    from capcard_sched.framework.backlog.failed_searches import EvictionHook, EvictionInputs, SearchId
+    from capcard_sched.framework.backlog.queue_books import QueueBooks
     from capcard_sched.framework.placement.signature_cache import SignatureCache
-    from capcard_sched.framework.session.failed_searches import EvictionHook, EvictionInputs, SearchId
-    from capcard_sched.framework.session.queue_books import QueueBooks
     from capcard_sched.model.job import Job
     from capcard_sched.model.resources import Matrix, Vector
     from capcard_sched.state.cluster import ClusterState

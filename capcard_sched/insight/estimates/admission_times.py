@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.actions.enqueue import AdmissionTimes, Enqueue
+from capcard_sched.actions.enqueue import Enqueue
 from capcard_sched.controllers.objects import JOB, POD, POD_GROUP, annotations_of, controller_of, meta, spec, status
+from capcard_sched.framework.backlog.stalled_jobs import AdmissionTimes
 from capcard_sched.framework.session.action import SessionProgress
 from capcard_sched.framework.session.carry_over import CarryOver
 from capcard_sched.model.kinds import kind_of

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from capcard_sched.controllers.objects import POD
-from capcard_sched.insight.changes import Edits, set_spec
-from capcard_sched.insight.forked_copy import ForkedCopyError, RunningCopy, in_copy
-from capcard_sched.insight.trial import try_actions, with_actions
+from capcard_sched.insight.sources.changes import Edits, set_spec
+from capcard_sched.insight.trials.forked_copy import ForkedCopyError, RunningCopy, in_copy
+from capcard_sched.insight.trials.trial import try_actions, with_actions
 from capcard_sched.model.quoting import brief, plural
 from capcard_sched.model.trials import PreemptionTrial, StateDifference
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.core import Core
-    from capcard_sched.insight.object_view import ObjectView
+    from capcard_sched.insight.sources.object_view import ObjectView
     from capcard_sched.model.explanation import VictimsConsidered
     from capcard_sched.model.job import Job, Task
 

@@ -24,7 +24,7 @@ from capcard_sched.model.objects import ObjectMeta
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 
-    from capcard_sched.insight.object_view import Json
+    from capcard_sched.insight.sources.object_view import Json
     from capcard_sched.kube.connection import Connection
     from capcard_sched.kube.instrumentation import Observer
     from capcard_sched.model.deltas import Delta

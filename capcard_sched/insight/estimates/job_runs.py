@@ -25,7 +25,7 @@ from capcard_sched.controllers.objects import (
 )
 from capcard_sched.daemon.diagnosis.recording import Applied, Stepped
 from capcard_sched.daemon.diagnosis.saved_state import as_manifest
-from capcard_sched.insight.durations import JobFeatures, JobRun
+from capcard_sched.insight.estimates.durations import JobFeatures, JobRun
 from capcard_sched.model.annotations import (
     CARD_NAME,
     CARD_NAME_ALIAS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.insight.durations import JobRun
-from capcard_sched.insight.job_runs import shape_of_cards
+from capcard_sched.insight.estimates.durations import JobRun
+from capcard_sched.insight.estimates.job_runs import shape_of_cards
 from capcard_sched.ledger.card_lives import card_lives
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ import numpy as np
 
 from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.plugin import Reads
-from capcard_sched.framework.placement.class_fits import ClassFit, FitChange
-from capcard_sched.framework.session.eviction_bounds import EvictionBounds, Skipped
-from capcard_sched.framework.session.queue_books import (
+from capcard_sched.framework.backlog.class_fits import ClassFit, FitChange
+from capcard_sched.framework.backlog.eviction_bounds import EvictionBounds, Skipped
+from capcard_sched.framework.backlog.queue_books import (
     AllocationVersion,
     CapacityShortage,
     QueueBooks,
@@ -43,11 +43,10 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.dispatch import Dispatch
     from capcard_sched.framework.api.node_view import PodSignature, Rows
+    from capcard_sched.framework.backlog.failed_searches import EvictionHook, EvictionInputs, FailedSearches
+    from capcard_sched.framework.backlog.queue_books import AdmissionVersion
+    from capcard_sched.framework.backlog.task_outcome import TaskOutcome
     from capcard_sched.framework.placement.signature_cache import SignatureCache
-    from capcard_sched.framework.session.failed_searches import EvictionHook, EvictionInputs, FailedSearches
-    from capcard_sched.framework.session.queue_access import QueueAccess
-    from capcard_sched.framework.session.queue_books import AdmissionVersion
-    from capcard_sched.framework.session.report import TaskOutcome
     from capcard_sched.model.intents import ObjectRef
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
@@ -119,7 +118,7 @@ class FailedAttempts:
         self._expiries: list[tuple[float, str]] = []
         self._is_disabled = False
         self._cache: SignatureCache | None = None
-        self._access: QueueAccess | None = None
+        self._access_version: Callable[[Queue], Hashable] | None = None
         #: The outcomes of the tasks of skipped jobs, by uid.
         self.outcomes: dict[str, TaskOutcome] = {}
 
@@ -147,7 +146,7 @@ class FailedAttempts:
         self,
         cache: SignatureCache,
         now: float,
-        access: QueueAccess,
+        access_version: Callable[[Queue], Hashable],
         admission_version: Callable[[Job], AdmissionVersion | None],
         admits: Callable[[Job, int, int], bool],
         *,
@@ -156,10 +155,10 @@ class FailedAttempts:
     ) -> None:
         """Drops the records that no longer hold; their jobs are active again. Raises nothing.
 
-        `admission_version`: the current version of a job's votes; `admits` as `quotas_admit`; `everything`: all
-        records.
+        `access_version`: of a queue's rules on jobs; `admission_version`: of a job's votes; `admits` as `quotas_admit`;
+        `everything`: all records.
         """
-        self._cache, self._access = cache, access
+        self._cache, self._access_version = cache, access_version
         self._evictions.searches.open()
         if not self._records:
             return
@@ -387,7 +386,7 @@ class FailedAttempts:
 
     def version(self, queue: Queue) -> AllocationVersion | None:
         """The allocation versions of all plugins for a queue; None when no failure of its jobs can be kept."""
-        if not self._is_supported or self._access is None:
+        if not self._is_supported or self._access_version is None:
             return None
         found: tuple[Hashable, ...] = self._dispatch.keys("allocation_version", queue)
-        return None if None in found else AllocationVersion(queue.name, self._access.version(queue), found)
+        return None if None in found else AllocationVersion(queue.name, self._access_version(queue), found)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capcard_sched.framework.core import CoreSnapshot
-    from capcard_sched.insight.object_view import Json, ObjectView
+    from capcard_sched.insight.sources.object_view import Json, ObjectView
     from capcard_sched.model.diagnosis import Stage
     from capcard_sched.model.job import Job
 

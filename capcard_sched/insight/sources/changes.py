@@ -16,7 +16,7 @@ from capcard_sched.model.kinds import KIND_BY_NAME, kind_of
 from capcard_sched.model.objects import Taint
 
 if TYPE_CHECKING:
-    from capcard_sched.insight.object_view import Json, ObjectView
+    from capcard_sched.insight.sources.object_view import Json, ObjectView
     from capcard_sched.model.deltas import Delta
 
 

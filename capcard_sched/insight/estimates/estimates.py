@@ -20,7 +20,7 @@ from capcard_sched.controllers.objects import (
     meta,
     spec,
 )
-from capcard_sched.insight.job_runs import (
+from capcard_sched.insight.estimates.job_runs import (
     RunCollector,
     group_key,
     is_service,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from capcard_sched.controllers.objects import JsonObject
-    from capcard_sched.insight.durations import DurationTable, JobFeatures
+    from capcard_sched.insight.estimates.durations import DurationTable, JobFeatures
     from capcard_sched.model.diagnosis import EstimateSource
     from capcard_sched.simulation.store import Store
 

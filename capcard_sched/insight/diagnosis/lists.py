@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from capcard_sched.controllers.objects import job_phase
 from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.framework.explain.diagnose import created_at, phase_of, scheduled_pods, waiting_since
-from capcard_sched.insight.object_view import vcjob_key, vcjobs_of
+from capcard_sched.insight.sources.object_view import vcjob_key, vcjobs_of
 from capcard_sched.model.status import PodGroupPhase, TaskStatus
 from capcard_sched.model.timestamps import format_timestamp, parse_time
 from capcard_sched.model.workload import is_of_vcjob, own_name
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.core import Core
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.insight.headlines import Headline
-    from capcard_sched.insight.object_view import Json, ObjectView
+    from capcard_sched.insight.diagnosis.headlines import Headline
+    from capcard_sched.insight.sources.object_view import Json, ObjectView
     from capcard_sched.model.groups import SubGroups
     from capcard_sched.model.job import Job, Task
 

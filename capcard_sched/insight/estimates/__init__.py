@@ -1,0 +1,1 @@
+"""Ends and starts of jobs, estimated from like jobs."""
