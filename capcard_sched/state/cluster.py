@@ -124,7 +124,7 @@ class ClusterState:
         #: NUMA facts by node name.
         self.numa = self._tables.numa.numa
         #: Data of the ConfigMaps that plugins read, by `namespace/name`.
-        self.config_maps = self._tables.config_maps.data
+        self.config_maps = self._tables.config_maps
         self.volumes = self._tables.volumes.storage
         self.assume_volumes = self._tables.volumes.assume
 

@@ -34,14 +34,16 @@ class FactTables:
         self.usage = UsageTable(changes)
         self.hyper_nodes = HyperNodeTable(changes, invalid)
         self.numa = NumaTable(changes, invalid)
-        self.config_maps = ConfigMapTable(changes)
+        self._config_maps = ConfigMapTable(changes)
+        #: Data by `namespace/name`.
+        self.config_maps = self._config_maps.data
         self.volumes = VolumeTable(changes, invalid)
 
     @property
     def handlers(self) -> dict[type | str, Callable[[Any], None]]:
         """The handler of each kind: of its objects by class, of deleted ones by name."""
         tables = (
-            self.namespaces, self.devices, self.limits, self.usage, self.hyper_nodes, self.numa, self.config_maps,
+            self.namespaces, self.devices, self.limits, self.usage, self.hyper_nodes, self.numa, self._config_maps,
             self.volumes,
         )  # fmt: skip
         return {kind: handler for table in tables for kind, handler in table.handlers.items()}

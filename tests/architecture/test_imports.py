@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,30 @@ def test_no_class_has_more_than_40_methods_and_no_function_more_than_60_lines() 
                     if code > (80 if node.name == "__init__" else 60):
                         found[place] = code
     assert found == {}
+
+
+def test_no_class_makes_more_than_7_public_parts() -> None:
+    """Attributes without `_` to which a constructor assigns an object of another class."""
+    found = {}
+    for package in (*packages(), *DISTRIBUTIONS):
+        for path in modules(package):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    bodies = [each for each in node.body if isinstance(each, FUNCTIONS) and each.name == "__init__"]
+                    parts = {part for body in bodies for part in _public_parts(body)}
+                    if len(parts) > 7:
+                        found[f"{path.relative_to(ROOT)}: {node.name}"] = sorted(parts)
+    assert found == {}
+
+
+def _public_parts(constructor: ast.AST) -> Iterator[str]:
+    for each in ast.walk(constructor):
+        match each:
+            case (
+                ast.Assign(targets=[ast.Attribute(value=ast.Name("self"), attr=name)], value=ast.Call(ast.Name(made)))
+                | ast.AnnAssign(target=ast.Attribute(value=ast.Name("self"), attr=name), value=ast.Call(ast.Name(made)))
+            ) if made[:1].isupper() and not name.startswith("_"):
+                yield name
 
 
 def test_every_class_name_is_unique() -> None:
