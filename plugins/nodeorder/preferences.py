@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import NodeView, Scores
     from capcard_sched.framework.toolkit.node_index import NodeIndex
     from capcard_sched.framework.toolkit.pod_terms import Spread, TermsOfClass
-    from capcard_sched.framework.toolkit.topology_count import CarriedTerms, CarrierCount, TopologyCount
+    from capcard_sched.framework.toolkit.topology_counts import CarriedTerms, CarrierCount, TopologyCount
     from capcard_sched.model.job import Task
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.nodeorder.arguments import NodeOrderArguments

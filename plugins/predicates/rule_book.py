@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from capcard_sched.framework.toolkit.pod_terms import Spread, TermsOfClass
-    from capcard_sched.framework.toolkit.topology_count import CarriedTerms, CarrierCount, TopologyCount
+    from capcard_sched.framework.toolkit.topology_counts import CarriedTerms, CarrierCount, TopologyCount
     from capcard_sched.model.job import Task
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.predicates.arguments import PredicatesArguments

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.framework.toolkit.node_index import NodeIndex
     from capcard_sched.framework.toolkit.pod_terms import Spread
-    from capcard_sched.framework.toolkit.topology_count import TopologyCount
+    from capcard_sched.framework.toolkit.topology_counts import TopologyCount
     from capcard_sched.model.job import Task
     from capcard_sched.model.objects import HostPort
     from capcard_sched.model.resources import Vector

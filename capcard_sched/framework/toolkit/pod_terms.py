@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.framework.toolkit.node_index import NodeIndex
     from capcard_sched.framework.toolkit.pod_selectors import PodSelector
-    from capcard_sched.framework.toolkit.topology_count import CarriedTerms, CarrierCount, PodCount, TopologyCount
+    from capcard_sched.framework.toolkit.topology_counts import CarriedTerms, CarrierCount, PodCount, TopologyCount
     from capcard_sched.model.job import Task
     from capcard_sched.model.objects import PodAffinityTerm, TopologySpreadConstraint
     from capcard_sched.model.task_class import TaskClass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from capcard_sched.framework.placement import signature_cache
-from capcard_sched.framework.toolkit import node_index, pod_selectors, topology_count, topology_counts
+from capcard_sched.framework.toolkit import node_index, pod_selectors, topology_counts
 from capcard_sched.plugins.capacity_card import cards
 from capcard_sched.testing import Harness
 
@@ -90,15 +90,15 @@ def test_the_sums_of_a_queue_end_with_it() -> None:
 
 
 def test_of_the_arrays_of_counts_the_least_recently_used_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topology_count, "_MAX_ARRAY_BYTES", 100)
+    monkeypatch.setattr(topology_counts, "_MAX_ARRAY_BYTES", 100)
     h = Harness(_CONF)
     h.node("n1")
     h.node("n2")
     h.node("n3")
     h.session()
     counters = h.plugin("predicates")._rules.counters
-    arrays = topology_count.DomainArrays(lambda _: None, lambda _: None)
-    counts = [topology_count.CarrierCount(i, (), arrays, ("zone", 0)) for i in range(4)]
+    arrays = topology_counts.DomainArrays(lambda _: None, lambda _: None)
+    counts = [topology_counts.CarrierCount(i, (), arrays, ("zone", 0)) for i in range(4)]
     for count in counts:
         count.change(0, 1)
     first, *others = [count.by_row(counters.index) for count in counts[:3] for _ in range(20)][::20]  # 32 bytes each

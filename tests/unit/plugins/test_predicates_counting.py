@@ -5,8 +5,7 @@ from __future__ import annotations
 from capcard_sched.framework.api.plugin import Placement
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.framework.toolkit.pod_selectors import PodSelector
-from capcard_sched.framework.toolkit.topology_count import TopologyCount
-from capcard_sched.framework.toolkit.topology_counts import TopologyCounts
+from capcard_sched.framework.toolkit.topology_counts import TopologyCount, TopologyCounts
 from capcard_sched.model.objects import LabelSelector, Requirement
 from capcard_sched.testing import Harness
 
