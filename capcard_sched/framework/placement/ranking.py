@@ -44,7 +44,7 @@ _LONG_LIST = 512
 #: Classes that are scored with one more pod in one call.
 _SCORED_AHEAD = 8
 #: Pods that the best class is scored ahead: a node that binpack fills takes one after the other. With 1 in place of 8,
-#: scene V3 (shared cards, 1,000 nodes, 10,000 pods) makes 3,086 calls for scores ahead in place of 478.
+#: the session of scene V3 (shared cards, 1,000 nodes, 10,000 pods) takes 35 % more, that of V1 12 %, that of W3 5 %.
 _STEPS_AHEAD = 8
 
 #: Number of changed classes up to which they are processed without arrays. With 0, the session of scene W2 takes 14 %
