@@ -66,11 +66,6 @@ def queue_id(reference: str, namespace: str) -> str:
     return f"{namespace}/{name}" if is_valid else f"/{reference}"
 
 
-def is_reference(reference: str) -> bool:
-    """Whether a workload may name a queue so."""
-    return _NAME.fullmatch(reference.removeprefix(_LOCAL)) is not None
-
-
 def missing_text(queue: str) -> str:
     """Why no queue has the id of a workload's reference."""
     namespace, slash, name = queue.partition("/")

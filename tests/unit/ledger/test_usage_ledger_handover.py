@@ -34,7 +34,7 @@ def test_a_database_of_the_first_version_gets_a_recorder(new_url: Callable[[], s
 
 @pytest.mark.parametrize("behind", [0.0, 5.0], ids=["equal clocks", "clocks that differ"])
 def test_handovers_lose_and_double_nothing(new_url: Callable[[], str], behind: float) -> None:
-    """Two recorders take turns; the former one writes in vain. A pod that is gone in between would be lost."""
+    """Two recorders alternate, and writes of the former one are refused. A pod may be gone in between."""
     seed = next(seed for seed in range(100) if SimulatedDay(seed).evictions)
     day, url, objects = SimulatedDay(seed), new_url(), DeltaObjects(())
     with open_ledger(url) as one, open_ledger(url) as two:
