@@ -19,7 +19,6 @@ from capcard_sched.model.annotations import DISCOVERED_FROM
 from capcard_sched.model.hyper_nodes import HyperNodeObject, hyper_node_facts
 from capcard_sched.model.kinds import KIND_BY_NAME
 from capcard_sched.model.quoting import plural
-from capcard_sched.model.selectors import matches_labels
 from capcard_sched.model.topology_discovery import LABEL_SOURCE
 
 if TYPE_CHECKING:
@@ -167,11 +166,9 @@ class _Conflicts:
 def _selected(member: Member, nodes: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     if member.name:
         yield from (name for name in (member.name,) if name in nodes)
-    elif member.pattern:
-        search = re.compile(member.pattern).search
-        yield from (name for name in nodes if search(name))
     else:
-        yield from (name for name, labels in nodes.items() if matches_labels(member.labels, labels))
+        matches = member.matcher()
+        yield from (name for name, labels in nodes.items() if matches(name, labels))
 
 
 class _DomainNames:

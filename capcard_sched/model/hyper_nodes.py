@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from capcard_sched.model.objects import ApiStruct, LabelSelector, ObjectMeta
-from capcard_sched.model.selectors import label_selector_problem
+from capcard_sched.model.selectors import label_selector_problem, matches_labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -91,6 +91,13 @@ class Member(msgspec.Struct, frozen=True):
         if self.name:
             return f"{at}.exactMatch.name"
         return f"{at}.regexMatch.pattern" if self.pattern else f"{at}.labelMatch"
+
+    def matcher(self) -> Callable[[str, Mapping[str, str]], bool]:
+        """Whether a pattern or labels select a node, by its name and labels."""
+        if self.pattern:
+            search = re.compile(self.pattern).search
+            return lambda name, _: search(name) is not None
+        return lambda _, labels: matches_labels(self.labels, labels)
 
 
 class HyperNode(msgspec.Struct, frozen=True):

@@ -9,7 +9,6 @@ import msgspec
 
 from capcard_sched.model.hyper_nodes import DEFAULT_TIER, HyperNode, HyperNodeObject, HyperNodeTree, hyper_node_facts
 from capcard_sched.model.intents import ObjectRef
-from capcard_sched.model.selectors import matches_labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -140,13 +139,10 @@ class HyperNodeTable:
         found = self._chosen.get(rule)
         if found is None:
             found, changed = set(), self._nodes.keys()
-        search = re.compile(member.pattern).search if member.pattern else None
+        matches = member.matcher()
         for name in changed:
             labels = self._nodes.get(name)
-            chosen = labels is not None and (
-                search(name) is not None if search is not None else matches_labels(member.labels, labels)
-            )
-            if chosen:
+            if labels is not None and matches(name, labels):
                 found.add(name)
             else:
                 found.discard(name)
