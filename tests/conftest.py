@@ -42,8 +42,8 @@ settings.register_profile("mutation", settings.get_profile("test"), phases=(Phas
 settings.register_profile("dev", max_examples=300, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 
-#: Tests of pages.
-_PAGES = Path(__file__).parent / "web"
+#: Folders whose tests run servers, threads and event loops: a race of one of them is no fault of the change.
+_CONCURRENT = tuple(Path(__file__).parent / folder for folder in ("web", "daemon", "kube", "unit/extender"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -60,14 +60,15 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks tests on a real API server: `-m 'not controlplane'` leaves them out, and a failed one runs again.
 
-    So does one of the pages (they are programs of their own, and a browser) and one with the marker `processes`. A race
-    in a test does not reject a change; docs/flaky.md has the rule. A deprecated API is no race.
+    So does one of the concurrent folders and one with the marker `processes`. A race in a test does not reject a
+    change; docs/flaky.md has the rule. A deprecated API is no race.
     """
     for item in items:
         on_server = "programs" in getattr(item, "fixturenames", ())
         if on_server:
             item.add_marker(pytest.mark.controlplane)
-        if on_server or item.path.is_relative_to(_PAGES) or item.get_closest_marker("processes"):
+        concurrent = any(map(item.path.is_relative_to, _CONCURRENT))
+        if on_server or concurrent or item.get_closest_marker("processes"):
             item.add_marker(pytest.mark.flaky(reruns=2, rerun_except=DeprecatedApiError))
 
 

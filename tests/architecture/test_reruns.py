@@ -1,4 +1,4 @@
-"""Tests on a real API server or of several programs, and no others, run again when they fail: docs/flaky.md."""
+"""Tests on a real API server, of several programs or of threads run again when they fail: docs/flaky.md."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly")
 #: Folders of tests without an API server.
 DETERMINISTIC = ("architecture", "malformed", "properties", "scenarios", "unit", "vectors")
+CONCURRENT = ("tests/web/", "tests/daemon/", "tests/kube/", "tests/unit/extender/")
 
 COLLECTS = """
 import json, os, pathlib
@@ -37,7 +38,7 @@ def test_the_tests_of_several_programs_have_the_marker_and_no_others(tmp_path: P
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     found = json.loads(rows.read_text())
     rerun = {name for name, on_server, marks in found if on_server or "processes" in marks}
-    rerun |= {name for name, _, _ in found if name.startswith("tests/web/")}
+    rerun |= {name for name, _, _ in found if name.startswith(CONCURRENT)}
     assert {name for name, _, marks in found if "flaky" in marks} == rerun
     assert [row for row in found if row[1] != ("controlplane" in row[2])] == []
     assert [name for name, on_server, _ in found if on_server and name.split("/")[1] in DETERMINISTIC] == []

@@ -21,8 +21,9 @@ class ServerThread:
     def __init__(self, address: AddressFlag, pages: Mapping[str, Page]) -> None:
         """`pages`: handlers of GET; they read what other threads change."""
         self._server = HttpServer(address, pages)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="health", daemon=True)
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
+        self._thread = threading.Thread(target=self._run, name="health", daemon=True)
 
     @property
     def port(self) -> int:
@@ -38,4 +39,7 @@ class ServerThread:
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop))
         self._loop.call_soon_threadsafe(self._loop.stop)
         await asyncio.to_thread(self._thread.join)
-        self._loop.close()
+
+    def _run(self) -> None:
+        with self._runner:  # cancels what the server left behind
+            self._loop.run_forever()

@@ -104,20 +104,19 @@ def url_of(prefix: str, name: str) -> str:
     return f"{prefix.rstrip('/')}/{name}"
 
 
-def _run(loop: asyncio.AbstractEventLoop) -> None:
+def _run(runner: asyncio.Runner) -> None:
     """The thread. It must not hold a reference to the client, so that the client can be collected."""
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
+    with runner:  # cancels the calls under way
+        runner.get_loop().run_forever()
 
 
 class _Loop:
     """A thread with an event loop and an HTTP session."""
 
     def __init__(self, connections: int) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=_run, args=(self._loop,), name="extender", daemon=True)
+        runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = runner.get_loop()
+        self._thread = threading.Thread(target=_run, args=(runner,), name="extender", daemon=True)
         self._thread.start()
         self.session = self.run(self._connect(connections), None)
 

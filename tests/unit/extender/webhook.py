@@ -49,8 +49,9 @@ class Webhook:
         #: Calls that are being answered now, and the most there were at a time.
         self.under_way = self.most_under_way = 0
         self.connections: set[Any] = set()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._tasks = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._tasks.get_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._runner: web.AppRunner
         self.port = 0
 
@@ -63,7 +64,10 @@ class Webhook:
         asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
-        self._loop.close()
+
+    def _run(self) -> None:
+        with self._tasks:  # cancels the requests without an answer: their collection would be logged in another test
+            self._loop.run_forever()
 
     async def _start(self) -> None:
         app = web.Application(client_max_size=1 << 30)
