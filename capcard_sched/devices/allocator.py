@@ -110,6 +110,21 @@ class Allocator:
         finally:
             self._release_constraints()
 
+    def may_fail(self, plans: Sequence[ClaimPlan]) -> bool:
+        """Whether `allocate` may raise AllocationError, whichever devices are in use."""
+        self._plans = plans
+        devices = self._devices_in_order()
+        try:
+            for index, plan in enumerate(plans):
+                for request in (request for alternatives in plan.requests for request in alternatives):
+                    if request.all_devices or request.capacity:
+                        return True  # for the number of devices, or for a capacity
+                    for device in devices:
+                        self._matches(index, request, device)
+        except AllocationError:
+            return True
+        return False
+
     def solution(self) -> Solution | None:
         """Where the latest allocation is; None if it has shares."""
         if any(each.share is not None for chosen in self._chosen for each in chosen):

@@ -246,6 +246,14 @@ class ClaimRules:
     def _reject_without_devices(self, claims: PodClaims, rows: NodeView, result: FilterResult) -> None:
         self._verdicts.reject(self._device_search(claims, future=rows.future), rows, result)
 
+    def reads_single_nodes(self, claims: PodClaims) -> bool:
+        """Whether the search on a node reads the devices of that node alone, and no selector fails on any device."""
+        search = self._device_search(claims, future=False)
+        return self._verdicts.reads_single_nodes(search, self._session.nodes, partial(self._may_fail, claims))
+
+    def _may_fail(self, claims: PodClaims, node: Node) -> bool:
+        return Allocator(self._inventory, self._ledger, node.name, node.labels).may_fail(self._planned(claims))
+
     def preferences(self, claims: PodClaims, candidates: NodeView) -> Rows:
         """By node, 8 less the index of the alternative of each request that has some; 0 on unfit nodes: intp [k]."""
         with self._ledger.retained(claims.held if candidates.future else ()):

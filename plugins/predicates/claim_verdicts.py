@@ -87,6 +87,9 @@ class ClaimVerdicts:
         #: By whether future: the device state of each row, and the serial of the usage for which they hold.
         self._states: dict[bool, tuple[npt.NDArray[np.int64], int]] = {}
         self._columns: dict[tuple[bool, tuple[Hashable, ...]], _Column] = {}
+        #: Whether each pool is that of one node, and results of `reads_single_nodes` by content of claims.
+        self._is_local = True
+        self._single: dict[tuple[Hashable, ...], bool] = {}
         self._forget_results()
 
     def reject(self, search: DeviceSearch, rows: NodeView, result: FilterResult) -> None:
@@ -127,6 +130,19 @@ class ClaimVerdicts:
         column = self._column(search.contents, search.usage, future=False)
         return column.solutions, self._state(row, search.usage, future=False)
 
+    def reads_single_nodes(self, search: DeviceSearch, table: Any, may_fail: Callable[[Node], bool]) -> bool:
+        """Whether the result for a node depends on the devices of that node alone, and is an AllocationError on none.
+
+        `may_fail`: whether the search on a node may raise it. One of equal nodes is asked.
+        """
+        self._renew(table, search.inventory)
+        found = self._single.get(search.contents)
+        if found is None:
+            rows = {shape: row for row, shape in enumerate(self._shapes)} if self._is_local else {-1: 0}
+            found = -1 not in rows and not any(may_fail(table.nodes[row]) for row in rows.values())
+            self._single[search.contents] = found
+        return found
+
     def _codes_of(self, search: DeviceSearch, rows: NodeView, named: list[str]) -> npt.NDArray[np.int32]:
         """The number of the result of each node; below 0 for a text that `named` gets. Raises AllocationError."""
         self._renew(rows.table, search.inventory)
@@ -138,7 +154,7 @@ class ClaimVerdicts:
         at = rows.rows.take(unknown)
         for state, places in self._by_state(at, search.usage, future=rows.future):
             known = column.by_state.get(state, _UNKNOWN) if state >= 0 else _UNKNOWN
-            for index, place in enumerate(places.tolist()):
+            for index, place in enumerate(places):
                 code = known or self._search(search, rows.nodes[int(at[place])], named)
                 same = places[index:] if code > 0 and state >= 0 else places[index : index + 1]
                 codes[unknown[same]] = code
@@ -163,17 +179,15 @@ class ClaimVerdicts:
 
     def _by_state(
         self, rows: npt.NDArray[np.intp], usage: DeviceUsage, *, future: bool
-    ) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
+    ) -> Iterator[tuple[int, list[int]]]:
         """Each device state of rows and the places of those that have it; -1 for nodes that equal no other."""
         states = self._current_states(usage, future=future)
         for place in (states.take(rows) == _UNREAD).nonzero()[0].tolist():
             self._state(int(rows[place]), usage, future=future)
-        found = states.take(rows)
-        order = np.argsort(found, kind="stable")
-        starts = np.flatnonzero(np.diff(found.take(order), prepend=_UNREAD))
-        groups = np.split(order, starts[1:])
-        for places in sorted(groups, key=lambda places: int(places[0])):
-            yield int(found[places[0]]), places
+        places: dict[int, list[int]] = {}
+        for place, state in enumerate(states.take(rows).tolist()):
+            places.setdefault(state, []).append(place)
+        yield from places.items()
 
     def _code(self, text: str, preference: int) -> int:
         """The number of a result: a text, or "" with the preference of a node that fits."""
@@ -222,11 +236,13 @@ class ClaimVerdicts:
         for row, reached in enumerate(pools):
             for pool in reached:
                 self._rows.setdefault(pool.id, []).append(row)
+        self._is_local = all(len(rows) == 1 for rows in self._rows.values())
         self._reshape()
 
     def _reshape(self) -> None:
         self._shapes = [self._shape(reached) for reached in self._pools]
         self._states.clear()
+        self._single.clear()
 
     def _column(self, contents: tuple[Hashable, ...], usage: DeviceUsage, *, future: bool) -> _Column:
         key = future, contents

@@ -171,13 +171,20 @@ class Predicates(Plugin):
         if signature.cls.host_ports and self._enabled.node_ports:
             return True
         volumes = self._context(signature).volumes
-        return volumes is not None and self._volumes.is_limited(volumes)
+        return (volumes is not None and self._volumes.is_limited(volumes)) or self._searches_single_nodes(signature)
+
+    def _searches_single_nodes(self, signature: PodSignature) -> bool:
+        """Whether devices are searched on the nodes that changed alone: nothing else of the pod reads other nodes."""
+        rules, volumes, claims = self._context(signature)
+        if claims is None or not claims.open or rules is not None or _reads_volumes(volumes):
+            return False
+        return self._claims.reads_single_nodes(claims)
 
     def _reads_other_nodes(self, signature: PodSignature) -> bool:
         rules, volumes, claims = self._context(signature)
-        if claims is not None and claims.open:
+        if rules is not None or _reads_volumes(volumes):
             return True
-        return rules is not None or (volumes is not None and bool(volumes.open or volumes.exclusive))
+        return claims is not None and bool(claims.open) and not self._claims.reads_single_nodes(claims)
 
     def _prefers_volumes(self, signature: PodSignature) -> bool:
         volumes = self._context(signature).volumes
@@ -229,9 +236,11 @@ class Predicates(Plugin):
         wanted = signature.cls.host_ports
         if wanted and self._enabled.node_ports:
             self._ports.reject(wanted, rows, result)
-        volumes = self._context(signature).volumes
+        _, volumes, claims = self._context(signature)
         if volumes is not None and result is not self._counted and self._volumes.is_limited(volumes):
             self._volumes.reject_over_limit(volumes, rows, result)
+        if claims is not None and self._searches_single_nodes(signature):  # last: it is a search
+            self._claims.reject_without_devices(claims, rows, result)
 
     @filter(reads=OTHER_NODES, when=_reads_other_nodes)
     def filter_by_other_nodes(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
@@ -285,6 +294,11 @@ class Predicates(Plugin):
 
     def bind_volumes(self, placement: Placement) -> dict[str, tuple[ClaimBinding, ...]] | None:
         return self._volumes.bindings(placement)
+
+
+def _reads_volumes(volumes: PodVolumes | None) -> bool:
+    """Whether volumes of a pod depend on other nodes."""
+    return volumes is not None and bool(volumes.open or volumes.exclusive)
 
 
 def _lower_case(shape: object) -> object:

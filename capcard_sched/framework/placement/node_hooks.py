@@ -36,9 +36,12 @@ class NodeHooks:
         self._of: dict[PodSignature, SignatureHooks] = {}
         #: Whether each filter and score applies, to the hooks that do.
         self._applying: dict[tuple[bool, ...], _ApplyingHooks] = {}
+        #: The hooks that apply to pods which differ in names of generated claims, by `PodSignature.row_key`.
+        self._alike: dict[Hashable, _ApplyingHooks] = {}
 
     def open(self) -> None:
         self._of.clear()
+        self._alike.clear()
 
     def contexts(self, queue: Queue, task: Task, *, by_tree: bool = True) -> dict[str, Hashable]:
         """The contexts of a task in its queue, by plugin. `by_tree`: includes the plugins that follow the tree."""
@@ -57,12 +60,20 @@ class NodeHooks:
         """The filters and scores that apply to a signature in this session."""
         found = self._of.get(signature)
         if found is None:
-            hooks = self._dispatch.filters, self._dispatch.scores
-            applies = tuple([one.when is None or one.when(signature) for of_kind in hooks for one in of_kind])
-            applying = self._applying.get(applies)
+            applying = self._alike.get(signature.row_key) if signature.cls.alike else None
             if applying is None:
-                applying = self._applying[applies] = _ApplyingHooks(*hooks, applies)
+                applying = self._applying_to(signature)
+                if signature.cls.alike:
+                    self._alike[signature.row_key] = applying
             found = self._of[signature] = SignatureHooks(self._dispatch, signature, applying)
+        return found
+
+    def _applying_to(self, signature: PodSignature) -> _ApplyingHooks:
+        hooks = self._dispatch.filters, self._dispatch.scores
+        applies = tuple([one.when is None or one.when(signature) for of_kind in hooks for one in of_kind])
+        found = self._applying.get(applies)
+        if found is None:
+            found = self._applying[applies] = _ApplyingHooks(*hooks, applies)
         return found
 
 

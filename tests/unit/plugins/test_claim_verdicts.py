@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.claim_objects import present
+from benchmarks.claim_objects import CLAIMED, arriving, present
+from benchmarks.claims import claims_core, running
+from benchmarks.measure import Session
+from benchmarks.workloads import START
 from capcard_sched.devices.allocator import NodeError
 from capcard_sched.devices.claims import AllocationError
 from capcard_sched.framework.api.node_view import Diagnosis, FilterResult, NodeView
-from capcard_sched.model.deltas import ObjectChanged
+from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.device_objects import DeviceClassObject, ResourceClaimObject, ResourceSliceObject
+from capcard_sched.model.intents import Bind
+from capcard_sched.plugins.predicates.claim_rules import ClaimRules
 from capcard_sched.plugins.predicates.claim_verdicts import ClaimVerdicts, DeviceSearch
 from capcard_sched.testing import Harness
 from tests.lines import executed_lines
@@ -37,10 +44,48 @@ def test_a_kept_result_is_that_of_a_new_search(seed: int) -> None:
         view = NodeView(cluster.table, np.arange(NODES), whole=True)
         preferences = kept.preferences(search, view)
         found = [cluster.search(node) for node in cluster.table.nodes]
+        alone = kept.reads_single_nodes(
+            search, cluster.table, lambda node: cluster.allocator(node).may_fail(cluster.plans())
+        )
+        assert not (alone and any(isinstance(each, AllocationError) for each in found))
         if not any(isinstance(each, AllocationError) for each in found):
             assert preferences.tolist() == [each if isinstance(each, int) else 0 for each in found]
         _check_solutions(cluster, kept, search)
         cluster.step()
+
+
+def _history(scene: str, moves: list[tuple[int, int]]) -> list[tuple[str, str, Any]]:
+    """What a core binds while pods with claims arrive and end: pod, node and devices."""
+    core, first, found = claims_core(scene, 6), 0, []
+    pods: dict[str, list[ObjectGone]] = {}
+    for number, (arrivals, ends) in enumerate(moves):
+        deltas = [*arriving(scene, arrivals * CLAIMED[scene], first, alone=True)]
+        first += arrivals * CLAIMED[scene]
+        for name in sorted(pods)[:ends]:
+            for gone in pods.pop(name):
+                core.apply(gone)
+        result = core.step(deltas, START + 200 + number)
+        assert not result.report.errors
+        binds = [each for each in result.intents if isinstance(each, Bind)]
+        found += [(bind.name, bind.node, bind.claims) for bind in binds]
+        for delta in running(deltas, Session(0, 0, binds)):
+            core.apply(delta)
+        for bind in binds:
+            claim = f"{bind.name}-gpu-x"
+            pods[bind.name] = [
+                ObjectGone("Pod", "default", bind.name), ObjectGone("ResourceClaim", "default", claim)
+            ]  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize("scene", ["D1", "D2", "D3"])
+@settings(max_examples=max(1, settings().max_examples // 10))
+@given(moves=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40)), min_size=1, max_size=6))
+def test_pods_get_the_devices_of_a_search_on_all_nodes(scene: str, moves: list[tuple[int, int]]) -> None:
+    found = _history(scene, moves)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ClaimRules, "reads_single_nodes", lambda *_: False)
+        assert _history(scene, moves) == found
 
 
 def _check_solutions(cluster: RandomNodes, kept: ClaimVerdicts, search: DeviceSearch) -> None:
