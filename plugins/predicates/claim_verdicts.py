@@ -133,7 +133,7 @@ class ClaimVerdicts:
     def reads_single_nodes(self, search: DeviceSearch, table: Any, may_fail: Callable[[Node], bool]) -> bool:
         """Whether the result for a node depends on the devices of that node alone, and is an AllocationError on none.
 
-        `may_fail`: whether the search on a node may raise it. One of equal nodes is asked.
+        `may_fail`: whether the search on a node may raise it. It is called for one of equal nodes.
         """
         self._renew(table, search.inventory)
         found = self._single.get(search.contents)
