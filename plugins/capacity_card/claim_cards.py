@@ -14,6 +14,7 @@ import numpy as np
 
 from capcard_sched.devices.claims import AllocationError, Claim
 from capcard_sched.devices.device_card import NVIDIA_DRIVER, card_of
+from capcard_sched.devices.extended_resources import extended_claim_name
 from capcard_sched.devices.inventory import DeviceInventory
 from capcard_sched.framework.toolkit.device_cards import accepted_cards, claim_of, device_offers, may_match, plan_of
 from capcard_sched.model.cards import CARD
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
     from capcard_sched.cel.program import Program
     from capcard_sched.devices.claims import ClaimPlan, RequestPlan
     from capcard_sched.devices.inventory import PoolDevice
+    from capcard_sched.devices.ledger import DeviceLedger
     from capcard_sched.framework.api.node_view import Mask
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.device_objects import ResourceClaimTemplateSpec
+    from capcard_sched.model.job import Task
     from capcard_sched.model.pod_claims import PodClaim
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity_card.card_inventory import CardInventory
@@ -117,7 +120,7 @@ class ClaimCards:
         found: dict[str, int] = {}
         for offer in device_offers(self._session.snapshot.devices, self._session.snapshot.claims):
             node = self._session.nodes.by_name.get(offer.node)
-            if node is None or offer.card not in nodes.cards_on(node):
+            if node is None or offer.card not in nodes.plugin_cards_on(node):
                 found[offer.card] = found.get(offer.card, 0) + offer.total * CARD
         return found
 
@@ -152,18 +155,25 @@ class ClaimCards:
                         mask[node.row] |= each in each.slice.of_node(node.name, node.labels)
         return masks[card]
 
-    def held(self, cls: TaskClass) -> str:
+    def held(self, task: Task) -> str:
         """The card of the devices that the claims of a pod hold, written or assumed; "" for none. O(their pools)."""
         session, found = self._session, Counter[str]()
         if session is not None:
-            for each in cls.claims:
-                allocation = session.snapshot.claims.allocation(f"{cls.namespace}/{each.claim}")
+            for key in self._keys(session.snapshot.claims, task):
+                allocation = session.snapshot.claims.allocation(key)
                 for result in (allocation.devices.results or ()) if allocation is not None else ():
                     device = session.snapshot.devices.device((result.driver, result.pool, result.device))
                     if device is not None and not result.admin_access:
                         found[card_of(device)] += 1
         del found[""]
         return max(found, key=lambda card: found[card], default="")
+
+    @staticmethod
+    def _keys(claims: DeviceLedger, task: Task) -> list[str]:
+        """The keys of the claims of a pod; that for extended resources exists once the pod is placed."""
+        extended = f"{task.namespace}/{extended_claim_name(task.name, task.uid)}"
+        keys = [f"{task.namespace}/{each.claim}" for each in task.cls.claims]
+        return [*keys, claims.extended.get((task.namespace, task.uid), extended)]
 
     def of(self, cls: TaskClass) -> ClaimDemand:
         return self.demand(cls.namespace, cls.claims, accepted_cards(cls.annotations))

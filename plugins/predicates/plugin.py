@@ -175,7 +175,7 @@ class Predicates(Plugin):
 
     def _reads_other_nodes(self, signature: PodSignature) -> bool:
         rules, volumes, claims = self._context(signature)
-        if claims is not None and claims.open:
+        if claims is not None and claims.needs_devices:
             return True
         return rules is not None or (volumes is not None and bool(volumes.open or volumes.exclusive))
 
@@ -244,7 +244,7 @@ class Predicates(Plugin):
             self._volumes.exclusive.reject(volumes.exclusive, rows, result)
         if volumes is not None and volumes.open:
             self._volumes.reject_without_offer(volumes, rows, result)
-        if claims is not None and claims.open:  # last: it is a search
+        if claims is not None and claims.needs_devices:  # last: it is a search
             self._claims.reject_without_devices(claims, rows, result)
 
     @score(reads=OTHER_NODES, when=_prefers_volumes)

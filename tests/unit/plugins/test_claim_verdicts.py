@@ -29,7 +29,7 @@ def test_a_kept_result_is_that_of_a_new_search(seed: int) -> None:
         expected = cluster.fresh()
         for result in (FilterResult(NODES), Diagnosis(NODES)):
             view = NodeView(cluster.table, np.arange(NODES), whole=True)
-            kept.reject(search, view, result)
+            kept.reject(search, view, result, np.arange(NODES))
             assert result.ok.tolist() == expected.ok.tolist()
             if isinstance(result, Diagnosis):
                 assert list(result.reasons.items()) == list(expected.reasons.items())
