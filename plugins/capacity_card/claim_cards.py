@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from capcard_sched.cel.program import Program
     from capcard_sched.devices.claims import ClaimPlan, RequestPlan
     from capcard_sched.devices.inventory import PoolDevice
-    from capcard_sched.devices.ledger import DeviceLedger
     from capcard_sched.framework.api.node_view import Mask
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.device_objects import ResourceClaimTemplateSpec
@@ -159,7 +158,7 @@ class ClaimCards:
         """The card of the devices that the claims of a pod hold, written or assumed; "" for none. O(their pools)."""
         session, found = self._session, Counter[str]()
         if session is not None:
-            for key in self._keys(session.snapshot.claims, task):
+            for key in _keys(task):
                 allocation = session.snapshot.claims.allocation(key)
                 for result in (allocation.devices.results or ()) if allocation is not None else ():
                     device = session.snapshot.devices.device((result.driver, result.pool, result.device))
@@ -167,13 +166,6 @@ class ClaimCards:
                         found[card_of(device)] += 1
         del found[""]
         return max(found, key=lambda card: found[card], default="")
-
-    @staticmethod
-    def _keys(claims: DeviceLedger, task: Task) -> list[str]:
-        """The keys of the claims of a pod; that for extended resources exists once the pod is placed."""
-        extended = f"{task.namespace}/{extended_claim_name(task.name, task.uid)}"
-        keys = [f"{task.namespace}/{each.claim}" for each in task.cls.claims]
-        return [*keys, claims.extended.get((task.namespace, task.uid), extended)]
 
     def of(self, cls: TaskClass) -> ClaimDemand:
         return self.demand(cls.namespace, cls.claims, accepted_cards(cls.annotations))
@@ -318,3 +310,12 @@ class ClaimCards:
                 different.setdefault((card, device.content.part(read)), (card, device))
             self._different = read, list(different.values())
         return self._different[1]
+
+
+def _keys(task: Task) -> list[str]:
+    """The keys of the claims of a pod; that for extended resources exists once the pod is placed.
+
+    Its status names it, once the pod is bound: tenants write annotations and owners of claims.
+    """
+    name = task.extended_claim if task.bound and task.extended_claim else extended_claim_name(task.name, task.uid)
+    return [*(f"{task.namespace}/{each.claim}" for each in task.cls.claims), f"{task.namespace}/{name}"]

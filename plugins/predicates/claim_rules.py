@@ -266,6 +266,9 @@ class ClaimRules:
             self._reject_without_devices(claims, rows, result)
 
     def _reject_without_devices(self, claims: PodClaims, rows: NodeView, result: FilterResult) -> None:
+        if claims.extended is None:
+            self._verdicts.reject(self._device_search(claims, future=rows.future), rows, result, None)
+            return
         for places, here in self._by_nodes(claims, rows):
             if claims.has_status and here.extended is None:
                 without = np.zeros(len(rows), dtype=bool)
@@ -278,6 +281,8 @@ class ClaimRules:
         """By node, 8 less the index of the alternative of each request that has some; 0 on unfit nodes: intp [k]."""
         found = np.zeros(len(candidates), dtype=np.intp)
         with self._ledger.retained(claims.held if candidates.future else ()):
+            if claims.extended is None:
+                return self._verdicts.preferences(self._device_search(claims, future=candidates.future), candidates)
             for places, here in self._by_nodes(claims, candidates):
                 if here.needs_devices:
                     search = self._device_search(here, future=candidates.future)
@@ -286,9 +291,7 @@ class ClaimRules:
 
     def _by_nodes(self, claims: PodClaims, rows: NodeView) -> Iterator[tuple[Rows, PodClaims]]:
         """The entries of a view, by place, with the claims that a pod has there."""
-        if claims.extended is None:
-            yield np.arange(len(rows), dtype=np.intp), claims
-            return
+        assert claims.extended is not None
         for places, extended in self._extended.split(claims.extended, rows):
             yield places, self._with(claims, extended)
 
@@ -424,7 +427,7 @@ class ClaimRules:
 
     def _keys(self, task: Task) -> tuple[str, ...]:
         """As `_keys`, with the claim for extended resources."""
-        extended = self._ledger.extended.get((task.namespace, task.uid))
+        extended = self._extended.held(task)
         return _keys(task) if extended is None else (*_keys(task), extended)
 
 

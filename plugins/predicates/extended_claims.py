@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 _NAME: Final = "<extended-resources>"
 #: Of pods whose earlier binding failed.
 HAS_STATUS: Final = "extendedResourceClaimStatus of the pod needs a node that offers its resources by devices"
-#: Contents of claims that are kept: tenants write them.
-_MOST_CONTENTS: Final = 4096
 
 
 class ExtendedResources(NamedTuple):
@@ -43,11 +42,19 @@ class ExtendedResources(NamedTuple):
         return self._replace(classes=classes) if classes else None
 
 
+# Computed 5.9 us, kept 0.1 (benchmarks/caches.py). Few: tenants write containers of any size.
+@lru_cache(maxsize=128)
+def _claim(found: ExtendedResources) -> tuple[ExtendedRequests, Claim]:
+    """The content of the claim, as requests and mappings, and as a claim of no pod."""
+    requests = extended_requests(found.containers, dict(found.classes))
+    spec, nobody = requests.spec, frozenset[str]()
+    return requests, Claim("", _NAME, "", None, False, spec, None, nobody, "", content_of(spec), extended=True)
+
+
 class ExtendedClaims:
     """The claims of pods for extended resources; `open` is called at the start of every session."""
 
     def __init__(self) -> None:
-        self._claims: dict[ExtendedResources, tuple[ExtendedRequests, Claim]] = {}
         #: Mask of the nodes that offer each resource by devices, for one generation and number of nodes.
         self._masks: dict[str, Mask] = {}
         self._stamp = (-1, 0)
@@ -92,32 +99,29 @@ class ExtendedClaims:
         return HAS_STATUS if is_pending and task.extended_claim and found is None else ""
 
     def key(self, task: Task) -> str:
-        """The key of the claim that a pod has, or gets with its placement."""
-        known = self._ledger.extended.get((task.namespace, task.uid))
-        return known or f"{task.namespace}/{extended_claim_name(task.name, task.uid)}"
+        """The key of the claim that a pod gets with its placement."""
+        return f"{task.namespace}/{extended_claim_name(task.name, task.uid)}"
+
+    def held(self, task: Task) -> str | None:
+        """The key of the claim that a placed pod has; None without one.
+
+        Its status names it, once it is read: tenants write annotations and owners of claims.
+        """
+        if task.extended_claim:
+            return f"{task.namespace}/{task.extended_claim}"
+        return self._ledger.extended.get((task.namespace, task.uid))
 
     def requests(self, found: ExtendedResources) -> ExtendedRequests:
         """The content of the claim, and the mappings of the containers."""
-        return self._claim(found)[0]
+        return _claim(found)[0]
 
     def content(self, found: ExtendedResources) -> bytes:
         """The content of the claim: equal claims get devices alike."""
-        return self._claim(found)[1].content
+        return _claim(found)[1].content
 
     def plan(self, found: ExtendedResources, uid: str = "") -> ClaimPlan:
         """The plan of the claim of a pod. Raises AllocationError."""
-        return self._inventory.plans.of(self._claim(found)[1])._replace(uid=uid)
-
-    def _claim(self, found: ExtendedResources) -> tuple[ExtendedRequests, Claim]:
-        known = self._claims.get(found)
-        if known is None:
-            requests = extended_requests(found.containers, dict(found.classes))
-            spec, nobody = requests.spec, frozenset[str]()
-            claim = Claim("", _NAME, "", None, False, spec, None, nobody, "", content_of(spec), extended=True)
-            if len(self._claims) >= _MOST_CONTENTS:
-                self._claims.clear()
-            known = self._claims[found] = requests, claim
-        return known
+        return self._inventory.plans.of(_claim(found)[1])._replace(uid=uid)
 
     def split(
         self, found: ExtendedResources, rows: NodeView

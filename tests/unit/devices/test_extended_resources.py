@@ -5,16 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from capcard_sched.devices.extended_resources import extended_claim_name, extended_requests
+from capcard_sched.model.deltas import ObjectChanged
+from capcard_sched.model.device_objects import EXTENDED_CLAIM, ResourceClaimObject
+from capcard_sched.model.intents import Bind, ReleaseClaims
 from capcard_sched.model.objects import Container, PodObject, PodSpec, ResourceRequirements
 from capcard_sched.model.pod_requests import pod_amounts
 from capcard_sched.model.pod_template import template_of
 from capcard_sched.model.task_class import ContainerAmounts
+from capcard_sched.testing import Harness
 
 CASES: Final = yaml.safe_load((Path(__file__).parent / "extended.yaml").read_text("utf-8"))
 _CLASSES: Final = {"nvidia.com/gpu": "gpu", "example.com/nic": "nic"}
@@ -76,3 +81,27 @@ def test_the_name_of_a_claim_follows_from_the_pod() -> None:
     assert name == extended_claim_name("p", "uid")
     assert name != extended_claim_name("p", "other")
     assert len(extended_claim_name("p" * 253, "uid")) == 63
+
+
+@pytest.mark.parametrize(
+    ("namespace", "controller", "annotation"),
+    [("default", True, "true"), ("other", True, "true"), ("default", False, "true"), ("default", True, "yes")],
+)
+def test_a_claim_of_an_earlier_attempt_is_one_of_the_pod_itself(
+    namespace: str, controller: bool, annotation: str
+) -> None:
+    """Tenants write annotations and owners of their claims: the pod of another namespace does not wait for them."""
+    h = Harness("actions: 'allocate'\ntiers:\n- plugins: [{name: gang}, {name: predicates}]\n")
+    h.queue("default")
+    h.node("n1", cpu="8")
+    h.group("g", queue="default")
+    h.pod("p", group="g", cpu="1")
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "default-p-uid", "controller": controller}
+    meta = {"name": "c", "namespace": namespace, "uid": "c", "annotations": {EXTENDED_CLAIM: annotation}}
+    claim = {"metadata": {**meta, "ownerReferences": [owner]}, "spec": {"devices": {}}}
+    h.apply(ObjectChanged(msgspec.convert(claim, ResourceClaimObject)))
+    intents = h.step().intents
+    released = [each for each in intents if isinstance(each, ReleaseClaims)]
+    is_left = (namespace, controller, annotation) == ("default", True, "true")
+    assert [wanted.claim for each in released for wanted in each.claims] == (["c"] if is_left else [])
+    assert any(isinstance(each, Bind) for each in intents) is not is_left
