@@ -33,8 +33,10 @@ from capcard_sched.model import (
 )
 from capcard_sched.model import limits as model_limits
 from capcard_sched.model.card_labels import CardLabels
+from capcard_sched.model.task_class import ContainerAmounts
 from capcard_sched.plugins import sla
 from capcard_sched.plugins.capacity_card import card_inventory
+from capcard_sched.plugins.predicates import extended_claims
 from capcard_sched.state import decode
 from capcard_sched.validation import unknown_fields
 
@@ -50,6 +52,10 @@ _LABELS: Final = (("nvidia.com/gpu.memory", "143771"), ("nvidia.com/gpu.product"
 _REGISTERED: Final = ":".join(f"GPU-{number},10,143771,100,NVIDIA-NVIDIA H200,0,true" for number in range(8)) + ":"
 _CPUS: Final = tuple((str(cpu), numa.CpuPlace(cpu // 64, cpu // 64, cpu // 2)) for cpu in range(128))
 _QUOTA: Final = '{"NVIDIA-H200": 8, "NVIDIA-A100": 16}'
+_GPUS: Final = (("nvidia.com/gpu", 8000),)
+_EXTENDED: Final = extended_claims.ExtendedResources(
+    (ContainerAmounts("main", _GPUS, _GPUS, names=("cpu", "memory", "nvidia.com/gpu")),), (("nvidia.com/gpu", "gpu"),)
+)
 #: Each cached function, in the order of modules, and the arguments that are measured.
 CASES: Final[tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...]] = (
     (program.compiled, ("device.attributes['gpu'].model == 'H200'", ())),
@@ -74,6 +80,7 @@ CASES: Final[tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...]] = (
     (yaml_reader._plain_tag, ("nvidia",)),
     (sla.waiting_limit, ("1h",)),
     (card_inventory.parsed, (cards.parse_card_quota, _QUOTA)),
+    (extended_claims._claim, (_EXTENDED,)),
     (decode._valid_amounts, (_AMOUNTS,)),
     (unknown_fields._nearest, ("minAvailabel", "Job")),
 )

@@ -8,7 +8,14 @@ import msgspec
 
 from capcard_sched.cel.program import Program
 from capcard_sched.devices.selectors import compile_selector, qualified, read_attributes
-from capcard_sched.model.device_objects import ALL, EXACT_COUNT, MAX_ALTERNATIVES, Allocation, DeviceClaim
+from capcard_sched.model.device_objects import (
+    ALL,
+    EXACT_COUNT,
+    EXTENDED_CLAIM,
+    MAX_ALTERNATIVES,
+    Allocation,
+    DeviceClaim,
+)
 from capcard_sched.model.ownership import Owner, controller_of_meta
 from capcard_sched.model.quantity import QuantityError, parse_quantity
 
@@ -56,6 +63,8 @@ class Claim(msgspec.Struct, frozen=True):
     resource_version: str = ""
     #: Of the spec, equal for equal ones; b"" while it is unknown.
     content: bytes = b""
+    #: Whether it has the devices for the extended resources of its owner.
+    extended: bool = False
 
     @property
     def key(self) -> str:
@@ -77,6 +86,7 @@ def claim_facts(obj: ResourceClaimObject) -> Claim:
         frozenset(each.uid for each in status.reserved_for or ()),
         meta.resource_version,
         content_of(obj.spec.devices),
+        (meta.annotations or {}).get(EXTENDED_CLAIM) == "true",
     )
 
 

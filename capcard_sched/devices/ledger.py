@@ -51,6 +51,8 @@ class DeviceLedger(DeviceUsage):
         self.searches, self.doubled = SearchCounts(), DoubleAllocations()
         #: Keys of the claims whose devices the future does not count, with their allocations.
         self._freed: dict[str, Allocation] = {}
+        #: Namespace and uid of a pod to the key of the claim that has the devices for its extended resources.
+        self.extended: dict[tuple[str, str], str] = {}
         #: Keys of the claims with devices that are prepared after their written allocation.
         self.prepared: set[str] = set()
 
@@ -91,6 +93,7 @@ class DeviceLedger(DeviceUsage):
         if claim.allocation is not None and assumed is not None and assumed.allocation is not None:
             self._use(assumed.allocation, -1)
             assumed.allocation = None
+        self._index(known, claim)
         self.claims[claim.key] = claim
         self.prepared.discard(claim.key)
         if has_binding_conditions(claim.allocation):
@@ -102,12 +105,22 @@ class DeviceLedger(DeviceUsage):
         """Removes a claim."""
         self._retain(key)
         claim = self.claims.pop(key, None)
+        self._index(claim, None)
         self.prepared.discard(key)
         self._drop_assumed(key)
         if claim is not None:
             self._use(claim.allocation, -1)
             self.allocated_claims -= claim.allocation is not None
             self.doubled.replace(key, claim.allocation, None)
+
+    def _index(self, before: Claim | None, claim: Claim | None) -> None:
+        """Updates `extended`; its owner is the pod of such a claim."""
+        if before is not None and before.extended and before.owner is not None:
+            owner = before.namespace, before.owner.uid
+            if self.extended.get(owner) == before.key:
+                del self.extended[owner]
+        if claim is not None and claim.extended and claim.owner is not None and claim.owner.kind == "Pod":
+            self.extended[claim.namespace, claim.owner.uid] = claim.key
 
     def _drop_assumed(self, key: str) -> None:
         assumed = self.assumed.pop(key, None)

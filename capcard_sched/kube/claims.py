@@ -3,6 +3,10 @@
 The finalizer is written first, then allocation and reservation in one write: an allocation cannot be changed, only
 cleared together with all consumers. Every step carries the version that was read, and is idempotent. For devices with
 binding conditions, the PreBind is repeated until the driver reports them: it does not wait itself.
+
+A claim for extended resources is created first, and deleted if the binding fails. Its name follows from the pod: a
+creation with an unknown outcome is repeated without a second claim. The status of the pod maps its containers to the
+requests of the claim; the API server keeps this entry once it is set.
 """
 
 from __future__ import annotations
@@ -16,12 +20,13 @@ import msgspec
 from capcard_sched.kube.client import ApiError, RequestError, read_object
 from capcard_sched.kube.errors import RetryClass
 from capcard_sched.kube.instrumentation import Observer
-from capcard_sched.kube.paths import object_path
-from capcard_sched.kube.writes.requests import MERGE
+from capcard_sched.kube.paths import collection_path, object_path
+from capcard_sched.kube.writes.requests import MERGE, deletion
 from capcard_sched.kube.writes.write_call import PreBindPendingError
 from capcard_sched.model.annotations import FENCE
 from capcard_sched.model.binding_conditions import PreparedClaimStatus, binding_state
-from capcard_sched.model.device_objects import MAX_CONSUMERS
+from capcard_sched.model.device_objects import EXTENDED_CLAIM, MAX_CONSUMERS, ResourceClaimSpec
+from capcard_sched.model.kinds import RESOURCE_API
 from capcard_sched.model.objects import ApiStruct, ObjectMeta
 from capcard_sched.model.timestamps import format_timestamp
 
@@ -30,12 +35,13 @@ if TYPE_CHECKING:
 
     from capcard_sched.kube.client import Client
     from capcard_sched.model.device_objects import AllocatedDevice, Allocation
-    from capcard_sched.model.intents import Bind, ClaimAllocation, ReleaseClaims
+    from capcard_sched.model.intents import Bind, ClaimAllocation, ExtendedClaim, ReleaseClaims
 
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 #: Attempts at a write that conflicts with other writes.
 _ATTEMPTS: Final = 5
 _KIND: Final = "ResourceClaim"
+_JSON: Final = "application/json"
 #: Characters of a field manager.
 _LONGEST_MANAGER: Final = 128
 _SILENT: Final = Observer()
@@ -51,6 +57,7 @@ class _Claim(ApiStruct, frozen=True, tag=_KIND, tag_field="kind"):
     """A claim with its finalizers, which the core does not read."""
 
     metadata: _Meta = _Meta()
+    spec: ResourceClaimSpec = ResourceClaimSpec()
     status: PreparedClaimStatus = PreparedClaimStatus()
 
 
@@ -73,6 +80,8 @@ async def reserve_claims(
     for wanted in bind.claims or ():
         write = _Write(client, observer, fence, bind.namespace, wanted.claim)
         claim = await _repeat(write, bind, wanted)
+        if wanted.extended:
+            await write.report(bind, wanted.extended)
         state = binding_state(claim.status, time.time(), wanted.timeout)
         if state.failed:
             await _give_back(write, bind, wanted, clear=True)
@@ -97,10 +106,47 @@ class _Write(NamedTuple):
     async def patch(self, step: str, patch: dict[str, Any], subresource: str = "") -> bytes:
         """Sends one step. Returns the response."""
         path = object_path(_KIND, self.namespace, self.name, subresource)
+        return await self._send(step, "PATCH", path, _encode(patch), MERGE)
+
+    async def create(self, pod: Bind, wanted: ExtendedClaim) -> _Claim:
+        """Creates the claim for the extended resources of a pod. An earlier attempt may have created it."""
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid, "controller": True}
+        metadata = {
+            "name": self.name,
+            "namespace": self.namespace,
+            "annotations": {EXTENDED_CLAIM: "true"},
+            "finalizers": [FINALIZER],
+            "ownerReferences": [owner],
+        }
+        spec = {"devices": msgspec.to_builtins(wanted.spec)}
+        body = _encode({"apiVersion": RESOURCE_API, "kind": _KIND, "metadata": metadata, "spec": spec})
         try:
-            response = await self.client.request(
-                "PATCH", path, params=_manager(self.fence()), body=_encode(patch), content_type=MERGE
-            )
+            response = await self._send("create", "POST", collection_path(_KIND, self.namespace), body)
+        except RequestError as error:
+            if error.status != HTTPStatus.CONFLICT:
+                raise
+            return await self.read()
+        return msgspec.json.decode(response, type=_Claim)
+
+    async def report(self, pod: Bind, wanted: ExtendedClaim) -> None:
+        """Maps the containers of a pod to the requests of its claim."""
+        status = {"resourceClaimName": self.name, "requestMappings": msgspec.to_builtins(wanted.mappings)}
+        patch = {"metadata": {"uid": pod.uid}, "status": {"extendedResourceClaimStatus": status}}
+        path = object_path("Pod", pod.namespace, pod.name, "status")
+        await self.client.request("PATCH", path, body=_encode(patch), content_type=MERGE)
+
+    async def delete(self, claim: _Claim) -> None:
+        """Deletes the claim, whatever its allocation."""
+        meta = claim.metadata
+        left = [each for each in meta.finalizers or () if each != FINALIZER]
+        if len(left) < len(meta.finalizers or ()):
+            await self.patch("unprotect", {"metadata": {"resourceVersion": meta.resource_version, "finalizers": left}})
+        await self._send("delete", "DELETE", object_path(_KIND, self.namespace, self.name), deletion(meta.uid))
+
+    async def _send(self, step: str, method: str, path: str, body: bytes, content_type: str = _JSON) -> bytes:
+        params = _manager(self.fence()) if method != "DELETE" else None
+        try:
+            response = await self.client.request(method, path, params=params, body=body, content_type=content_type)
         except RequestError as error:
             self.observer.claim_written(step, error.status)
             raise
@@ -122,9 +168,11 @@ async def _repeat(write: _Write, bind: Bind, wanted: ClaimAllocation) -> _Claim:
 async def _reserve(write: _Write, bind: Bind, wanted: ClaimAllocation) -> _Claim:
     """The claim, allocated and reserved for the pod."""
     name = f"{bind.namespace}/{wanted.claim}"
-    claim = await write.read()
+    claim = await (write.create(bind, wanted.extended) if wanted.extended else write.read())
     meta, status = claim.metadata, claim.status
-    if meta.uid != wanted.uid:
+    if wanted.extended and not (_is_owner(bind.uid, claim) and claim.spec.devices == wanted.extended.spec):
+        raise ClaimError(f"resourceclaim {name} exists, and is not that of the pod on node {bind.node}")
+    if not wanted.extended and meta.uid != wanted.uid:
         raise ClaimError(f"resourceclaim {name} is another one by now")
     if meta.deletion_timestamp:
         raise ClaimError(f"resourceclaim {name} is being deleted")
@@ -149,6 +197,11 @@ async def _reserve(write: _Write, bind: Bind, wanted: ClaimAllocation) -> _Claim
         body["reservedFor"] = [*msgspec.to_builtins(consumers), consumer]
     response = await write.patch(step, {"metadata": {"resourceVersion": version}, "status": body}, "status")
     return msgspec.json.decode(response, type=_Claim)
+
+
+def _is_owner(pod: str, claim: _Claim) -> bool:
+    """Whether a pod, by uid, is the controller of a claim."""
+    return any(each.controller and each.uid == pod for each in claim.metadata.owner_references or ())
 
 
 async def _protect(write: _Write, claim: _Claim) -> str:
@@ -180,6 +233,8 @@ async def release_claims(
 ) -> None:
     """Removes the pod from the claims that `reserve_claims` wrote; the last consumer takes our allocation with it.
 
+    A claim for its extended resources is deleted.
+
     Gives up on an error: the reservation stays, and the pod is bound later where the claim is.
     """
     for wanted in reversed(bind.claims or ()):
@@ -203,6 +258,10 @@ async def _give_back(write: _Write, bind: Bind | ReleaseClaims, wanted: ClaimAll
 async def _release(write: _Write, bind: Bind | ReleaseClaims, wanted: ClaimAllocation, *, clear: bool) -> None:
     claim = await write.read()
     consumers = claim.status.reserved_for or ()
+    if wanted.extended:
+        if _is_owner(bind.uid, claim) and wanted.uid in {"", claim.metadata.uid}:
+            await write.delete(claim)
+        return
     left = [each for each in consumers if each.uid != bind.uid]
     if claim.metadata.uid != wanted.uid or len(left) == len(consumers):
         return

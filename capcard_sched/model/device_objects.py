@@ -13,6 +13,8 @@ from capcard_sched.model.objects import ApiStruct, NodeSelector, ObjectMeta, Raw
 
 EXACT_COUNT: Final = "ExactCount"
 ALL: Final = "All"
+#: Annotation of claims for the extended resources of their owner, with the value "true".
+EXTENDED_CLAIM: Final = "resource.kubernetes.io/extended-resource-claim"
 _Int: TypeAlias = int
 _Bool: TypeAlias = bool
 #: Devices of a claim, and consumers of a claim.
@@ -242,6 +244,14 @@ class ResourceClaimObject(ApiStruct, frozen=True, tag="ResourceClaim", tag_field
     metadata: ObjectMeta = ObjectMeta()
     spec: ResourceClaimSpec = ResourceClaimSpec()
     status: ResourceClaimStatus = ResourceClaimStatus()
+
+
+class RequestMapping(ApiStruct, frozen=True):
+    """An extended resource of a container, and the request of the pod's claim that provides devices for it."""
+
+    container_name: str = ""
+    resource_name: str = ""
+    request_name: str = ""
 
 
 class ResourceClaimTemplateSpec(ApiStruct, frozen=True):

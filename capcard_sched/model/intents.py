@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from capcard_sched.model.annotations import BOUND_QUEUE
-from capcard_sched.model.device_objects import Allocation
+from capcard_sched.model.device_objects import Allocation, DeviceClaim, RequestMapping
 from capcard_sched.model.objects import PodGroupCondition
 
 
@@ -27,6 +27,13 @@ class ClaimBinding(msgspec.Struct, frozen=True):
     timeout: int = 600
 
 
+class ExtendedClaim(msgspec.Struct, frozen=True):
+    """The ResourceClaim for the extended resources of a pod, created before the binding. Deleted if that fails."""
+
+    spec: DeviceClaim = DeviceClaim()
+    mappings: tuple[RequestMapping, ...] = ()
+
+
 class ClaimAllocation(msgspec.Struct, frozen=True):
     """The allocation of a ResourceClaim to a pod, or its reservation for one."""
 
@@ -37,6 +44,8 @@ class ClaimAllocation(msgspec.Struct, frozen=True):
     allocation: Allocation | None = None
     #: Seconds. Devices without their binding conditions fail the binding of the pod so long after the allocation.
     timeout: int = 600
+    #: Unset for a claim that its user, or a controller, creates.
+    extended: ExtendedClaim | msgspec.UnsetType = msgspec.UNSET
 
 
 class Bind(_Intent, frozen=True):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.model.annotations import PREEMPTION_POLICY
+from capcard_sched.model.cards import CARD
 from capcard_sched.model.kube_groups import kube_name
 from capcard_sched.model.status import PodGroupPhase, TaskStatus
 from capcard_sched.model.unsupported import gates_text
@@ -41,6 +42,15 @@ _VALID = (*_PIPELINED, TaskStatus.PENDING)
 _UNDECODABLE: Final = "the object cannot be decoded"
 
 
+class BackedResource(NamedTuple):
+    """An extended resource of a node that a DeviceClass offers by devices of ResourceSlices."""
+
+    #: Devices that the class matches, whether in use or not. A shared device counts as one.
+    devices: int
+    #: Card of dedicated devices among them to their number, sorted.
+    cards: tuple[tuple[str, int], ...] = ()
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Node:
     """One node. Its amounts are in the state's columns at `row`; labels, taints and tasks are here.
@@ -59,6 +69,8 @@ class Node:
     #: Base units, every resource the node names.
     allocatable: Mapping[str, int] = field(default_factory=dict)
     capacity: Mapping[str, int] = field(default_factory=dict)
+    #: The extended resources that the node offers by DRA: `allocatable` has none of them.
+    backed: Mapping[str, BackedResource] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
     #: Image name to size in bytes.
@@ -66,7 +78,7 @@ class Node:
     #: `status.declaredFeatures`.
     features: frozenset[str] = frozenset()
     created: float = 0.0
-    #: Increases whenever labels, annotations, taints, images, features, unschedulable or allocatable change.
+    #: Increases whenever labels, annotations, taints, images, features, unschedulable, allocatable or `backed` change.
     generation: int = 0
     resource_version: str = ""
     #: Tasks that occupy the node, of any scheduler, by uid.
@@ -76,6 +88,18 @@ class Node:
 
     def __repr__(self) -> str:
         return f"Node({self.name}, row={self.row})"
+
+
+def offered_amounts(node: Node) -> Mapping[str, int]:
+    """The amounts of a node, in base units, with those that its devices provide."""
+    if not node.backed:
+        return node.allocatable
+    return {**node.allocatable, **{name: each.devices * CARD for name, each in node.backed.items()}}
+
+
+def backed_cards(node: Node) -> dict[str, tuple[int, str]]:
+    """Card to (thousandths, resource name) of the extended resources that a node offers by devices."""
+    return {card: (devices * CARD, resource) for resource, each in node.backed.items() for card, devices in each.cards}
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -131,6 +155,8 @@ class Task:
     failure: str = ""
     #: Unix seconds of the deletion timestamp: the end of its grace period; 0.0 without one.
     ends: float = 0.0
+    #: Name of the claim for its extended resources in its status, "" for none. The API server keeps it there.
+    extended_claim: str = ""
 
     @property
     def key(self) -> str:
@@ -143,7 +169,7 @@ class Task:
             uid, self.namespace, name, self.cls, self.labels, self.job, self.role, self.status, node, self.priority,
             self.preemptable, self.cooldown, self.gated, self.held, self.deleting, self.grace, self.ours, self.bound,
             created, index, self.nominated_node, self.assigned_card, self.device_notes, self.gates, self.unsupported,
-            self.failure, self.ends,
+            self.failure, self.ends, self.extended_claim,
         )  # fmt: skip
 
     @property

@@ -277,6 +277,7 @@ KINDS: Final[tuple[Kind, ...]] = (
                 "status.nominated_node_name",
                 "status.start_time",
                 "status.resource_claim_statuses",
+                "status.extended_resource_claim_status",
             ),
             derives=_pod_conditions,
         ),

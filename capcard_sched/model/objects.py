@@ -13,7 +13,7 @@ import msgspec
 
 from capcard_sched.model.annotations import POD_QUEUE_NAME
 from capcard_sched.model.in_tree_volumes import InTreeSources
-from capcard_sched.model.unsupported import PodClaimStatus, UnsupportedFields
+from capcard_sched.model.unsupported import ExtendedClaimStatus, PodClaimStatus, UnsupportedFields
 
 #: An unparsed quantity: a string, or a number in YAML.
 RawQuantity: TypeAlias = str | int | float
@@ -255,6 +255,7 @@ class PodStatus(ApiStruct, frozen=True):
     start_time: str | None = None
     conditions: tuple[PodConditionObject, ...] | None = None
     resource_claim_statuses: tuple[PodClaimStatus, ...] | None = None
+    extended_resource_claim_status: ExtendedClaimStatus | None = None
 
 
 class PodObject(ApiStruct, frozen=True, tag="Pod", tag_field="kind"):

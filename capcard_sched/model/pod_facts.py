@@ -55,6 +55,8 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     class_annotations: dict[str, str]
     # --- of the pod itself
     status: TaskStatus = TaskStatus.PENDING
+    #: Name of the claim for its extended resources in its status, "" for none.
+    extended_claim: str = ""
     priority: int = 1
     #: Names of its scheduling gates.
     gates: tuple[str, ...] = ()
@@ -158,6 +160,7 @@ class FactsReader:
             self._read_meta(meta)
         known, spec, status = self._known, pod.spec, pod.status
         priority = self._priority if self._priority is not None else spec.priority
+        extended = status.extended_resource_claim_status
         kube_group = (spec.scheduling_group.pod_group_name or "") if spec.scheduling_group is not None else ""
         if kube_group:
             named = known.group_name
@@ -167,6 +170,7 @@ class FactsReader:
         return msgspec.structs.replace(
             known,
             status=task_status(pod),
+            extended_claim=extended.resource_claim_name if extended is not None else "",
             priority=1 if priority is None else priority,
             gates=tuple(gate.name for gate in spec.scheduling_gates or ()),
             unsupported=unsupported_text(spec, claims=self.claims),

@@ -115,6 +115,7 @@ def _device_containers(spec: PodSpec, sides: Sequence[ContainerSides]) -> tuple[
             _extended(amounts.requests),
             index >= first_init,
             index >= first_init and is_sidecar(container),
+            tuple(sorted({*amounts.requests, *amounts.limits})),
         )
         for index, (container, amounts) in enumerate(zip(containers, sides, strict=True))
     )

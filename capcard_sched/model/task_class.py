@@ -24,6 +24,8 @@ class ContainerAmounts(NamedTuple):
     init: bool = False
     #: Whether it is an init container that runs as long as the pod.
     sidecar: bool = False
+    #: The names of all resources that it requests, cpu and memory included, sorted.
+    names: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, eq=False, repr=False, kw_only=True)

@@ -34,6 +34,12 @@ class PodClaimStatus(_SpecPart, frozen=True):
     resource_claim_name: str | None = None
 
 
+class ExtendedClaimStatus(_SpecPart, frozen=True):
+    """The claim for the extended resources of a pod that a DeviceClass offers; part of the status of a pod."""
+
+    resource_claim_name: str = ""
+
+
 class SchedulingGroup(_SpecPart, frozen=True):
     pod_group_name: str | None = None
 
@@ -139,13 +145,13 @@ def unsupported_text(spec: UnsupportedFields, *, claims: bool = False) -> str:
 
 
 #: Prefix of the resource of every DeviceClass, whatever its `extendedResourceName`.
-_DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
+DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
 
 
 def device_class_of(resource: str, by_resource: Mapping[str, str]) -> str:
     """The DeviceClass that offers an extended resource; "" for other resources. `by_resource`: those of the cluster."""
-    if resource.startswith(_DEVICE_CLASS_PREFIX):
-        return resource.removeprefix(_DEVICE_CLASS_PREFIX)
+    if resource.startswith(DEVICE_CLASS_PREFIX):
+        return resource.removeprefix(DEVICE_CLASS_PREFIX)
     return by_resource.get(resource, "")
 
 

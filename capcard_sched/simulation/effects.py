@@ -50,7 +50,7 @@ from capcard_sched.model.reasons import BINDING_CONDITIONS_PENDING, POD_SCHEDULE
 from capcard_sched.simulation.kinds import NODE
 from capcard_sched.simulation.kubelet import with_condition
 from capcard_sched.simulation.waiting_binds import WaitingBinds
-from capcard_sched.simulation.workloads.claims import claim_refusal, release_claim, reserve_claim
+from capcard_sched.simulation.workloads.claims import claim_refusal, create_claim, release_claim, reserve_claim
 from capcard_sched.simulation.workloads.volumes import give_volume, volume_refusal
 
 if TYPE_CHECKING:
@@ -190,13 +190,15 @@ class IntentExecutor:
         for wanted in intent.volumes:
             refusal = refusal or volume_refusal(self._store, intent.namespace, wanted.claim, wanted.volume)
         for claim in intent.claims or ():
-            refusal = refusal or claim_refusal(self._store, intent.namespace, claim.claim, claim.uid)
+            refusal = refusal or claim_refusal(self._store, intent.namespace, claim)
         if refusal or pod is None:
             self._feed.report(BindFailed(intent.namespace, intent.name, intent.uid, refusal))
             return
         for wanted in intent.volumes:
             give_volume(self._store, intent.namespace, wanted.claim, wanted.volume, intent.node)
         for claim in intent.claims or ():
+            if claim.extended:
+                create_claim(self._store, intent, claim, pod)
             allocation = None if claim.allocation is None else msgspec.to_builtins(claim.allocation)
             reserve_claim(self._store, intent.namespace, claim.claim, allocation, pod)
         if not (intent.claims and self._waiting.add(intent)):
@@ -209,7 +211,7 @@ class IntentExecutor:
 
     def _fail_bind(self, intent: Bind, message: str) -> None:
         for claim in intent.claims or ():
-            release_claim(self._store, intent.namespace, claim.claim, intent.uid)
+            release_claim(self._store, intent.namespace, claim, intent.uid)
         self._feed.report(BindFailed(intent.namespace, intent.name, intent.uid, message))
 
     def _finish_bind(self, intent: Bind) -> None:
@@ -232,7 +234,7 @@ class IntentExecutor:
 
     def _release_claims(self, intent: ReleaseClaims) -> None:
         for wanted in intent.claims:
-            release_claim(self._store, intent.namespace, wanted.claim, intent.uid)
+            release_claim(self._store, intent.namespace, wanted, intent.uid)
         self._feed.report(BindRetry(intent.namespace, intent.name, intent.uid))
 
     def _evict(self, intent: Evict) -> None:

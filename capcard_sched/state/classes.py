@@ -173,6 +173,10 @@ class ClassTable:
         """The resources among `names` that have no column yet."""
         return {name for name in names if name not in self._offered}
 
+    def unoffered_names(self) -> set[str]:
+        """The requested resources without a column. O(classes with such requests)."""
+        return {name for cls in self._unoffered for name in cls.unoffered}
+
     def requesting(self, names: set[str]) -> set[TaskClass]:
         """The classes that request resources without a column, some of `names`. O(classes with such requests)."""
         return {cls for cls in self._unoffered if not cls.unoffered.isdisjoint(names)}

@@ -13,12 +13,14 @@ from capcard_sched.model import deltas
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import discover_cards
 from capcard_sched.model.intents import ObjectRef
+from capcard_sched.model.job import backed_cards
 from capcard_sched.model.objects import NodeObject, PodGroupObject, PriorityClassObject
 from capcard_sched.model.resources import ResourceColumns
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.task_class import NO_ACCOUNTING
 from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS
 from capcard_sched.state.accounting import Accounting
+from capcard_sched.state.backed_resources import BackedResources
 from capcard_sched.state.changes import Changes
 from capcard_sched.state.claim_gate import gate_claims
 from capcard_sched.state.classes import ClassTable
@@ -140,10 +142,10 @@ class ClusterState:
         #: By key of a job: allocated amounts of resources that no node offers, in base units.
         self.unoffered: Mapping[str, Counter[str]] = self._accounting.unoffered
 
-        self._node_cache = NodeCache(
-            self.nodes, self.columns, self._accounting, self.changes, self._invalid, self._offer
-        )
+        accounts = self._accounting, self.changes, self._invalid
+        self._node_cache = NodeCache(self.nodes, self.columns, *accounts, self._offer)
         self.node_named = self._node_cache.get
+        self._backed = BackedResources(self.nodes, self._node_cache, self._tables.devices, self.classes)
 
         self._pod_table = PodTable(
             self.scheduler_names,
@@ -244,6 +246,7 @@ class ClusterState:
         self.nodes.sort_rows()
         self._tables.volumes.release_unused(self.tasks)
         self._tables.devices.release_unused(self.tasks)
+        self.back_resources()
         changed = self.changes.drain()
         self._tables.hyper_nodes.refresh(self.nodes, changed)
         for key in changed.jobs:
@@ -256,6 +259,12 @@ class ClusterState:
                 self.active.pop(key, None)
             self._note_partial(key, job)
         return changed
+
+    def back_resources(self) -> None:
+        """Update the extended resources that nodes offer by devices."""
+        jobs = [job for key in self.changes.jobs if (job := self.jobs.get(key)) is not None]
+        self._backed.refresh(self.changes.nodes, jobs, supported=self.supports_claims)
+        self._match_width()
 
     def _note_partial(self, key: str, job: Job | None) -> None:
         if job is not None and not job.bound:
@@ -311,6 +320,11 @@ class ClusterState:
 
     def cards_of(self, node: Node) -> dict[str, tuple[int, str]]:
         """Card of a node to (thousandths, resource name), sorted by card. O(labels + resources)."""
+        plugin = self.plugin_cards_of(node)
+        return {**backed_cards(node), **plugin} if node.backed else plugin
+
+    def plugin_cards_of(self, node: Node) -> dict[str, tuple[int, str]]:
+        """Those of device plugins, without the devices that DeviceClasses offer as extended resources."""
         return discover_cards(node.labels, node.allocatable, self._card_labels).cards
 
     def account_devices(self, accounting: DeviceAccounting) -> bool:

@@ -20,6 +20,7 @@ from capcard_sched.model.device_objects import (
 )
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,7 +38,7 @@ class DeviceTable:
         self.ledger = DeviceLedger(self.inventory)
         #: By `namespace/name`.
         self.templates: dict[str, ResourceClaimTemplateSpec] = {}
-        #: Extended resource to the first of its DeviceClasses by name.
+        #: Extended resource to the newest of its DeviceClasses; of those of one age the first by name.
         self.by_resource: dict[str, str] = {}
         self._changes = changes
         self._invalid = invalid
@@ -85,12 +86,11 @@ class DeviceTable:
 
     def _class_changed(self, name: str) -> None:
         self._changes.devices.add(f"DeviceClass {name}")
-        named = [
-            (each.spec.extended_resource_name, each.metadata.name)
-            for each in self.inventory.classes.values()
-            if each.spec.extended_resource_name
-        ]
-        resources = dict(sorted(named, reverse=True))
+        named = [each for _, each in sorted(self.inventory.classes.items(), reverse=True)]
+        named.sort(key=lambda each: parse_time(each.metadata.creation_timestamp))
+        resources = {
+            each.spec.extended_resource_name: each.metadata.name for each in named if each.spec.extended_resource_name
+        }
         if resources != self.by_resource:
             self.by_resource.clear()
             self.by_resource.update(resources)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.model.intents import ObjectRef
-from capcard_sched.model.job import Node
+from capcard_sched.model.job import Node, offered_amounts
 from capcard_sched.model.node_conditions import lost_word
 from capcard_sched.state.decode import assign, differs, node_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
+    from capcard_sched.model.job import BackedResource
     from capcard_sched.model.objects import NodeObject
     from capcard_sched.model.resources import ResourceColumns
     from capcard_sched.state.accounting import Accounting
@@ -85,12 +86,19 @@ class NodeCache:
         """Apply a change of a node: its allocatable amounts, zeros while a pod with unknown requests is bound to it."""
         if not node.known:
             return
-        amounts = self._columns.vector({} if node.undecodable_pods else node.allocatable)
+        amounts = self._columns.vector({} if node.undecodable_pods else offered_amounts(node))
         self._table.set_allocatable(node.row, amounts)
         node.generation += 1
         self._table.generation += 1
         self._table.touch(node.row)
         self._changes.nodes.add(node.name)
+
+    def back(self, node: Node, resources: Mapping[str, BackedResource]) -> None:
+        """Sets the extended resources that a node offers by devices."""
+        if node.backed != resources:
+            node.backed = resources
+            self._offer_names(resources)
+            self._offer(node)
 
     def drop(self, name: str) -> None:
         """Apply the deletion of a Node. It stays a placeholder while it has tasks."""
@@ -100,7 +108,7 @@ class NodeCache:
             return
         self._table.remove(node)
         node.known = False
-        node.labels, node.annotations, node.allocatable, node.taints = {}, {}, {}, ()
+        node.labels, node.annotations, node.allocatable, node.backed, node.taints = {}, {}, {}, {}, ()
         node.generation += 1
         self._table.generation += 1
         self._changes.nodes.add(name)

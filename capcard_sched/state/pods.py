@@ -45,7 +45,7 @@ _LIVE = frozenset({TaskStatus.PENDING, TaskStatus.BOUND, TaskStatus.RUNNING})
 #: Facts that a task takes over under the same name, whenever its pod changes.
 _SAME_NAME: Final = (
     *("role", "priority", "preemptable", "gates", "unsupported", "deleting", "ends", "failure"),
-    *("nominated_node", "assigned_card", "cooldown", "device_notes"),
+    *("nominated_node", "assigned_card", "cooldown", "device_notes", "extended_claim"),
 )
 _same_name = attrgetter(*_SAME_NAME)
 

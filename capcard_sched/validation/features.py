@@ -9,14 +9,12 @@ import msgspec
 from capcard_sched.model.annotations import QUEUE_ALLOCATION_GATE
 from capcard_sched.model.quoting import quoted
 from capcard_sched.model.unsupported import (
-    DEVICES_FORM,
     UnsupportedFields,
     device_class_of,
-    device_class_text,
     unsupported_by,
     unsupported_text,
 )
-from capcard_sched.validation.checks import Finding, annotation_field
+from capcard_sched.validation.checks import Finding, annotation_field, listed
 from capcard_sched.validation.inventory import texts
 
 if TYPE_CHECKING:
@@ -41,7 +39,9 @@ def _fields_of(body: Json) -> UnsupportedFields:
 def check_features(
     body: Json, path: str, requests: Iterable[str], inventory: Inventory, severity: Severity
 ) -> Iterator[Finding]:
-    """Unsupported features of a pod, or of a pod template at `path`, with this severity; warnings about its gates.
+    """Unsupported features of a pod, or of a pod template at `path`, with this severity.
+
+    Warnings about its gates, and about resources of missing DeviceClasses.
 
     `requests`: names of requested resources.
 
@@ -52,11 +52,10 @@ def check_features(
         message = f"{found.feature.name} is not supported ({found.names}): the pod is never bound"
         yield Finding(severity, f"{at}spec.{found.feature.field}", message, found.feature.accepted)
     for resource in requests:
-        name = device_class_of(resource, inventory.device_classes)
-        is_known = inventory.has_nodes or resource not in inventory.device_classes
-        if name and is_known and resource not in inventory.offered:
-            text = device_class_text(resource, name)
-            yield Finding(severity, f"{at}spec.containers", f"{text}: the pod is never bound", DEVICES_FORM)
+        name = device_class_of(resource, {})
+        if name and inventory.has_nodes and name not in inventory.device_classes:
+            message = f'DeviceClass "{name}" of {resource} is not among the objects in the input: the pod stays pending'
+            yield Finding("warning", f"{at}spec.containers", message, listed(inventory.device_classes))
     asked = texts(body, "metadata", "annotations").get(QUEUE_ALLOCATION_GATE, "true")
     if asked != "true":
         field = annotation_field(QUEUE_ALLOCATION_GATE, f"{at}metadata")

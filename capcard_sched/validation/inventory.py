@@ -75,10 +75,8 @@ class Inventory:
         self.is_cluster = False
         #: Names of the PriorityClasses; None when they are unknown.
         self.priority_classes: set[str] | None = None
-        #: Resources that a node offers.
-        self.offered: set[str] = set()
-        #: Extended resource to the DeviceClass that offers it.
-        self.device_classes: dict[str, str] = {}
+        #: Names of the DeviceClasses.
+        self.device_classes: set[str] = set()
         #: Namespace and name of a PodGroup to the pods of it that exist first.
         self.first_pods: dict[tuple[str, str], FirstPods] = {}
         for obj in objects:
@@ -97,7 +95,6 @@ class Inventory:
                 self.has_nodes = True
                 labels = texts(obj, "metadata", "labels")
                 self.node_labels[object_name(obj)] = labels
-                self.offered.update(name for name, amount in allocatable(obj).items() if amount)
                 offered = discover_cards(labels, allocatable(obj), card_labels).cards
                 for card, (amount, resource) in offered.items():
                     self.cards[card] = self.cards.get(card, 0) + amount
@@ -105,9 +102,7 @@ class Inventory:
                     if card == resource:
                         self.unlabelled[card] = self.cards[card]
             elif obj.get("kind") == "DeviceClass":
-                resource = value_at(obj, "spec", "extendedResourceName")
-                if isinstance(resource, str):
-                    self.device_classes[resource] = object_name(obj)
+                self.device_classes.add(object_name(obj))
 
     def set_queue(self, name: str, quota: str, parent: str, amounts: QueueAmounts = NO_AMOUNTS) -> None:
         """Add or replace a queue; `quota`: the text of its annotation, "" without one."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import CardSyntaxError, NodeCards, discover_cards
+from capcard_sched.model.job import backed_cards
 from capcard_sched.model.reasons import INVALID_CARD_LABEL
 from capcard_sched.model.resources import VGPU_RESOURCES
 from capcard_sched.model.text_cache import text_cache
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
 _NOTHING: frozenset[str] = frozenset()
 #: Without deviceshare.
 _DEFAULT_SHARES = frozenset(VGPU_RESOURCES)
-
-
-def _resources(cards: NodeCards) -> list[tuple[str, str]]:
-    return [(card, resource) for card, (_, resource) in cards.cards.items()]
 
 
 class CardAmounts(NamedTuple):
@@ -63,7 +60,16 @@ def first_usable(alternatives: Sequence[str], usable: Container[str], offers: Se
 class _CardOffer(NamedTuple):
     node: Node
     generation: int
-    cards: NodeCards
+    #: Of device plugins.
+    plugin: NodeCards
+    #: With those that DeviceClasses offer as extended resources: card to thousandths and resource name.
+    cards: Mapping[str, tuple[int, str]]
+    #: The resources of these classes.
+    backed: frozenset[str]
+
+    @property
+    def resources(self) -> list[tuple[str, str]]:
+        return [(card, resource) for card, (_, resource) in self.cards.items()]
 
 
 class CardInventory:
@@ -74,12 +80,14 @@ class CardInventory:
     """
 
     def __init__(self) -> None:
-        #: Thousandths of each card over all nodes.
+        #: Thousandths of each card of device plugins, over all nodes.
         self.totals: dict[str, int] = {}
         #: Resources of shared devices.
         self.shares: frozenset[str] = _DEFAULT_SHARES
         #: Number of labels that are not positive integers, over all nodes.
         self.invalid_labels = 0
+        #: Extended resources that devices provide to the number of nodes that offer them so.
+        self.backed: Counter[str] = Counter()
         self._offers: dict[str, _CardOffer] = {}
         #: Card to resource name to how many nodes offer it so.
         self._uses: dict[str, dict[str, int]] = {}
@@ -113,7 +121,12 @@ class CardInventory:
     def cards_on(self, node: Node) -> Mapping[str, tuple[int, str]]:
         """Card of a node to (thousandths, resource name), sorted; empty for a deleted node."""
         offer = self._offers.get(node.name)
-        return offer.cards.cards if offer is not None else {}
+        return offer.cards if offer is not None else {}
+
+    def plugin_cards_on(self, node: Node) -> Mapping[str, tuple[int, str]]:
+        """Those of the device plugins of a node."""
+        offer = self._offers.get(node.name)
+        return offer.plugin.cards if offer is not None else {}
 
     def offers(self, card: str) -> Mask:
         """Mask of the nodes that offer a card: bool [nodes]. Cached until a node changes."""
@@ -153,11 +166,12 @@ class CardInventory:
                 self._post(self._offers.pop(name), -1, before)
             if node is not None:
                 found = discover_cards(node.labels, node.allocatable, self._card_labels)
-                self._offers[name] = _CardOffer(node, node.generation, found)
+                cards = {**backed_cards(node), **found.cards} if node.backed else found.cards
+                self._offers[name] = _CardOffer(node, node.generation, found, cards, frozenset(node.backed))
                 self._post(self._offers[name], 1, before)
                 for key, value in found.problems:
                     session.results.notice(node, INVALID_CARD_LABEL, INVALID_CARD_LABEL.render(key=key, value=value))
-                if old is None or _resources(old.cards) != _resources(found):
+                if old is None or old.resources != self._offers[name].resources:
                     self.relabeled.append(node)
         if session.nodes.generation != self._generation or len(session.nodes) != self._nodes:
             self._generation, self._nodes = session.nodes.generation, len(session.nodes)
@@ -167,10 +181,13 @@ class CardInventory:
 
     def _post(self, offer: _CardOffer, sign: int, before: dict[str, frozenset[str]]) -> None:
         """Add the cards of a node (1), or subtract them (-1). `before`: the resource names of its cards until now."""
-        self.invalid_labels += sign * len(offer.cards.problems)
-        for card, (amount, resource) in offer.cards.cards.items():
-            before.setdefault(card, self.resources_of(card))
+        self.invalid_labels += sign * len(offer.plugin.problems)
+        for card, (amount, _) in offer.plugin.cards.items():
             self.totals[card] = self.totals.get(card, 0) + sign * amount
+        for resource in offer.backed:
+            self.backed[resource] += sign
+        for card, (_, resource) in offer.cards.items():
+            before.setdefault(card, self.resources_of(card))
             uses = self._uses.setdefault(card, {})
             uses[resource] = uses.get(resource, 0) + sign
             holders = self._holders.setdefault(card, {})
@@ -181,7 +198,8 @@ class CardInventory:
                 if not uses[resource]:
                     del uses[resource]
                 if not uses:
-                    del self._uses[card], self._holders[card], self.totals[card]
+                    del self._uses[card], self._holders[card]
+                    self.totals.pop(card, None)
 
     def _update_relations(self, before: dict[str, frozenset[str]], held: Container[str]) -> set[str]:
         """Update the cards by resource, and keep the resources of held cards that no node offers any more."""

@@ -139,7 +139,7 @@ class CardDemands:
             return demand.claim
         if before is not None and charged and not moved:
             return demand.on(before.card, self._amount_of(cls, before.card) or before.amount)
-        found = self._held_on(cls, node) if node is not None else None
+        found = self._held_on(task, node) if node is not None else None
         if found is not None and (charged or found.has_model):
             return demand.on(found.card, found.amount)
         if before is not None and charged:
@@ -165,25 +165,32 @@ class CardDemands:
         resources = self._inventory.resources_of(card) or self._card_resources(cls)
         return max([_count(cls, resource) for resource in resources], default=0)
 
-    def _held_on(self, cls: TaskClass, node: Node) -> _HeldCard | None:
-        """The card of a node that pods of the class hold there; the one with the largest amount of several."""
+    def _held_on(self, task: Task, node: Node) -> _HeldCard | None:
+        """The card of a node that a pod holds there: that of its devices, else the one with the largest amount."""
         found = None
+        held = self.claims.held(task) if node.backed else ""
         for card, (_, resource) in self._inventory.cards_on(node).items():
-            amount = _count(cls, resource)
+            amount = _count(task.cls, resource) if held in {"", card} else 0
             if amount > (found.amount if found is not None else 0):
                 found = _HeldCard(card, amount, has_model=card != resource)
         return found
 
-    def choices_on(self, demand: CardDemand, cls: TaskClass, node: Node) -> list[str]:
-        """The alternatives that a node offers under a resource the class requests, preferred first.
+    def choices_on(self, demand: CardDemand, task: Task, node: Node) -> list[str]:
+        """The alternatives that a node offers under a resource the pod requests, preferred first.
 
         A node that does not exist yet may offer each. Of claims it is the card of their devices.
         """
-        held = self.claims.held(cls) if demand.by_claims else ""
+        cls = task.cls
+        held = self.claims.held(task) if demand.by_claims or node.backed else ""
         if held or demand.by_claims or not node.known:
             return [held] if held else list(demand.alternatives)
         cards = self._inventory.cards_on(node)
         return [card for card in demand.alternatives if card in cards and _count(cls, cards[card][1])]
+
+    def is_backed(self, cls: TaskClass) -> bool:
+        """Whether some node provides a resource of the class by devices."""
+        backed = self._inventory.backed
+        return bool(backed) and any(backed[resource] for resource in cls.requests if resource in backed)
 
     def index_on_nodes(self, demand: CardDemand, alternatives: tuple[str, ...], usable: tuple[str, ...]) -> Rows:
         """Index in `alternatives` of the first usable one each node offers, -1 for none: intp [nodes].

@@ -14,6 +14,7 @@ import numpy as np
 
 from capcard_sched.devices.claims import AllocationError, Claim
 from capcard_sched.devices.device_card import NVIDIA_DRIVER, card_of
+from capcard_sched.devices.extended_resources import extended_claim_name
 from capcard_sched.devices.inventory import DeviceInventory
 from capcard_sched.framework.toolkit.device_cards import accepted_cards, claim_of, device_offers, may_match, plan_of
 from capcard_sched.model.cards import CARD
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import Mask
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.device_objects import ResourceClaimTemplateSpec
+    from capcard_sched.model.job import Task
     from capcard_sched.model.pod_claims import PodClaim
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity_card.card_inventory import CardInventory
@@ -117,7 +119,7 @@ class ClaimCards:
         found: dict[str, int] = {}
         for offer in device_offers(self._session.snapshot.devices, self._session.snapshot.claims):
             node = self._session.nodes.by_name.get(offer.node)
-            if node is None or offer.card not in nodes.cards_on(node):
+            if node is None or offer.card not in nodes.plugin_cards_on(node):
                 found[offer.card] = found.get(offer.card, 0) + offer.total * CARD
         return found
 
@@ -152,12 +154,12 @@ class ClaimCards:
                         mask[node.row] |= each in each.slice.of_node(node.name, node.labels)
         return masks[card]
 
-    def held(self, cls: TaskClass) -> str:
+    def held(self, task: Task) -> str:
         """The card of the devices that the claims of a pod hold, written or assumed; "" for none. O(their pools)."""
         session, found = self._session, Counter[str]()
         if session is not None:
-            for each in cls.claims:
-                allocation = session.snapshot.claims.allocation(f"{cls.namespace}/{each.claim}")
+            for key in _keys(task):
+                allocation = session.snapshot.claims.allocation(key)
                 for result in (allocation.devices.results or ()) if allocation is not None else ():
                     device = session.snapshot.devices.device((result.driver, result.pool, result.device))
                     if device is not None and not result.admin_access:
@@ -308,3 +310,12 @@ class ClaimCards:
                 different.setdefault((card, device.content.part(read)), (card, device))
             self._different = read, list(different.values())
         return self._different[1]
+
+
+def _keys(task: Task) -> list[str]:
+    """The keys of the claims of a pod; that for extended resources exists once the pod is placed.
+
+    Its status names it, once the pod is bound: tenants write annotations and owners of claims.
+    """
+    name = task.extended_claim if task.bound and task.extended_claim else extended_claim_name(task.name, task.uid)
+    return [*(f"{task.namespace}/{each.claim}" for each in task.cls.claims), f"{task.namespace}/{name}"]

@@ -313,7 +313,7 @@ class Ledger:
         `taken`: the cards of the pods before it, which are not booked yet.
         """
         several = demand.several and task.status in SESSION_STATUSES
-        choices = self._demands.choices_on(demand, task.cls, node) if several else []
+        choices = self._demands.choices_on(demand, task, node) if several else []
         if not choices:
             return self._demands.placed(task, node)
         card = choices[0]

@@ -58,7 +58,8 @@ class CardSelection:
     def claim_cards(self, queue: Queue, task: Task) -> tuple[str, ...] | None:
         """The cards with free quota, of which the devices of the pod's claims are one; None without such devices."""
         demand = self._demands.of(task.cls)
-        if not demand.by_claims or demand.error:
+        is_backed = bool(demand.alternatives) and self._demands.is_backed(task.cls)
+        if not (demand.by_claims or is_backed) or demand.error:
             return None
         account = self._ledger.queues.get(queue.name) if demand.several else None
         return demand.alternatives if account is None else self.choice(account, demand, task).usable

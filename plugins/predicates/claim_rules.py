@@ -20,18 +20,20 @@ from capcard_sched.framework.eviction.nominations import is_late
 from capcard_sched.framework.session.doubled_devices import keeper
 from capcard_sched.framework.toolkit.device_cards import accepted_cards, is_accepted, usable_cards
 from capcard_sched.model.device_objects import MAX_CONSUMERS
-from capcard_sched.model.intents import ClaimAllocation
+from capcard_sched.model.intents import ClaimAllocation, ExtendedClaim
 from capcard_sched.model.ownership import Owner
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.selectors import matches_node_selector
 from capcard_sched.model.status import COMPLETED_STATUSES, SESSION_STATUSES, TaskStatus
 from capcard_sched.plugins.predicates.claim_verdicts import ClaimVerdicts, DeviceSearch, Verdict
+from capcard_sched.plugins.predicates.extended_claims import HAS_STATUS, ExtendedClaims
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterator
 
     from capcard_sched.devices.allocator import Solution
     from capcard_sched.devices.claims import Claim, ClaimPlan, RequestPlan
+    from capcard_sched.devices.extended_resources import ExtendedRequests
     from capcard_sched.devices.inventory import PoolDevice
     from capcard_sched.devices.usage import DeviceUsage
     from capcard_sched.framework.api.node_view import FilterResult, NodeView, Rows
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from capcard_sched.model.device_objects import Allocation
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.objects import NodeSelector
+    from capcard_sched.model.task_class import TaskClass
+    from capcard_sched.plugins.predicates.extended_claims import ExtendedResources
 
 #: One allocation per claim, or why there are none: on one node, or anywhere.
 Found: TypeAlias = "list[Allocation] | NodeError | AllocationError"
@@ -70,6 +74,16 @@ class PodClaims(NamedTuple):
     has_alternatives: bool = False
     #: Of the open claims, and of the cards: claims of equal content get devices on the same nodes.
     contents: tuple[Hashable, ...] = ()
+    #: The resources that nodes without a device plugin offer by devices; None without any.
+    extended: ExtendedResources | None = None
+    #: Whether nodes that offer none of these by devices are unfit: the status of the pod names a claim, which the
+    #: kubelet waits for.
+    has_status: bool = False
+
+    @property
+    def needs_devices(self) -> bool:
+        """Whether a search is made for claims that are not allocated, or do not exist yet."""
+        return bool(self.open) or self.extended is not None
 
     @property
     def shared(self) -> PodClaims:
@@ -120,18 +134,22 @@ class ClaimRules:
         self._binding_timeout = binding_timeout
         #: By claim key.
         self._refused: dict[str, _Refused] = {}
-        self._verdicts = ClaimVerdicts()
+        self._verdicts, self._extended = ClaimVerdicts(), ExtendedClaims()
         #: Pod uid to the keys of its claims whose allocations the placement assumed.
         self._placed: dict[str, tuple[str, ...]] = {}
         #: Uids of placed pods whose devices leaving pods still hold.
         self._early: set[str] = set()
+        #: Pod uid to the claim for extended resources that is created with its binding.
+        self._created: dict[str, ExtendedRequests] = {}
 
     def open(self, session: Session) -> None:
         snapshot = session.snapshot
         self._session = session
         self._inventory, self._ledger, self._tasks = snapshot.devices, snapshot.claims, snapshot.tasks_by_uid
+        self._extended.open(session)
         self._placed.clear()
         self._early.clear()
+        self._created.clear()
         for key in list(self._refused if session.changed.everything else session.changed.devices):
             if key not in self._ledger.claims:
                 self._refused.pop(key, None)
@@ -145,12 +163,12 @@ class ClaimRules:
         for name in session.jobs if changed.everything else changed.jobs:
             job = session.jobs.get(name)
             for task in job.tasks.values() if job is not None else ():
-                if task.cls.claims and task.status in COMPLETED_STATUSES:
-                    leaving[task.uid] = _keys(task)
+                if task.status in COMPLETED_STATUSES and (keys := self._keys(task)):
+                    leaving[task.uid] = keys
         for row in np.flatnonzero(table.releasing.any(axis=1)).tolist():
             for task in table.nodes[row].tasks.values():
-                if task.cls.claims and task.status is TaskStatus.RELEASING and not is_late(session, task):
-                    leaving[task.uid] = _keys(task)
+                if task.status is TaskStatus.RELEASING and (keys := self._keys(task)) and not is_late(session, task):
+                    leaving[task.uid] = keys
         for uid, keys in ledger.leaving.items():
             known = session.snapshot.tasks_by_uid.get(uid)
             has_ended = known is None or known.status in COMPLETED_STATUSES
@@ -163,8 +181,10 @@ class ClaimRules:
 
     def of(self, task: Task) -> PodClaims | None:
         """The current claims of a pod; None for a pod without claims."""
-        wanted = task.cls.claims
-        if not wanted:
+        wanted, extended = task.cls.claims, self._extended.of(task.cls)
+        if error := self._extended.problem(task, extended):
+            return PodClaims(error=error)
+        if not wanted and extended is None:
             return None
         allocated: list[NodeSelector | None] = []
         waiting: list[str] = []
@@ -189,7 +209,7 @@ class ClaimRules:
                 contents.append(claim.content)
                 has_alternatives = has_alternatives or any(len(request) > 1 for request in plan.requests)
         allowed = tuple(dict.fromkeys(allocated))
-        if not waiting:
+        if not waiting and extended is None:
             return PodClaims(allowed)
         named, usable = accepted_cards(task.cls.annotations), usable_cards(self._session, task)
         cards = named or None
@@ -197,7 +217,9 @@ class ClaimRules:
             cards = usable if named else (*usable, "")
         same_card = usable is not None
         keys = (cards, same_card), *contents
-        return PodClaims(allowed, tuple(waiting), tuple(held), "", cards, same_card, has_alternatives, keys)
+        return PodClaims(allowed, tuple(waiting), tuple(held), "", cards, same_card, has_alternatives, keys)._replace(
+            extended=extended, has_status=bool(task.extended_claim)
+        )
 
     def _problem(self, task: Task, name: str, claim: Claim | None, *, generated: bool) -> str:
         """The reason why a claim allows no node, "" without one."""
@@ -244,10 +266,21 @@ class ClaimRules:
             self._reject_without_devices(claims, rows, result)
 
     def _reject_without_devices(self, claims: PodClaims, rows: NodeView, result: FilterResult) -> None:
-        self._verdicts.reject(self._device_search(claims, future=rows.future), rows, result)
+        if claims.extended is None:
+            self._verdicts.reject(self._device_search(claims, future=rows.future), rows, result, None)
+            return
+        for places, here in self._by_nodes(claims, rows):
+            if claims.has_status and here.extended is None:
+                without = np.zeros(len(rows), dtype=bool)
+                without[places] = True
+                result.reject(without, Code.UNRESOLVABLE, HAS_STATUS)
+            elif here.needs_devices:
+                self._verdicts.reject(self._device_search(here, future=rows.future), rows, result, places)
 
     def reads_single_nodes(self, claims: PodClaims) -> bool:
         """Whether the search on a node reads the devices of that node alone, and no selector fails on any device."""
+        if claims.extended is not None:
+            return False  # the claims differ by node
         search = self._device_search(claims, future=False)
         return self._verdicts.reads_single_nodes(search, self._session.nodes, partial(self._may_fail, claims))
 
@@ -256,8 +289,26 @@ class ClaimRules:
 
     def preferences(self, claims: PodClaims, candidates: NodeView) -> Rows:
         """By node, 8 less the index of the alternative of each request that has some; 0 on unfit nodes: intp [k]."""
+        found = np.zeros(len(candidates), dtype=np.intp)
         with self._ledger.retained(claims.held if candidates.future else ()):
-            return self._verdicts.preferences(self._device_search(claims, future=candidates.future), candidates)
+            if claims.extended is None:
+                return self._verdicts.preferences(self._device_search(claims, future=candidates.future), candidates)
+            for places, here in self._by_nodes(claims, candidates):
+                if here.needs_devices:
+                    search = self._device_search(here, future=candidates.future)
+                    found[places] = self._verdicts.preferences(search, candidates.part(places))
+        return found
+
+    def _by_nodes(self, claims: PodClaims, rows: NodeView) -> Iterator[tuple[Rows, PodClaims]]:
+        """The entries of a view, by place, with the claims that a pod has there."""
+        assert claims.extended is not None
+        for places, extended in self._extended.split(claims.extended, rows):
+            yield places, self._with(claims, extended)
+
+    def _with(self, claims: PodClaims, extended: ExtendedResources | None) -> PodClaims:
+        """The claims of a pod on nodes that offer these of its extended resources by devices."""
+        contents = claims.contents if extended is None else (*claims.contents, self._extended.content(extended))
+        return claims._replace(extended=extended, contents=contents)
 
     def _device_search(self, claims: PodClaims, *, future: bool) -> DeviceSearch:
         usage = self._ledger.future if future else self._ledger
@@ -271,27 +322,36 @@ class ClaimRules:
         specs = [self._ledger.claims[key].spec for key in (claims.open if claims.has_alternatives else ())]
         return sum(map(alternative_score, specs, found))
 
-    def _allocate(self, claims: PodClaims, node: Node) -> Found:
+    def _allocate(self, claims: PodClaims, node: Node, uid: str) -> Found:
         """The devices on a node now: at the places where an equal node had them, if that is known."""
         solutions, state = self._verdicts.solutions(
             self._device_search(claims, future=False), self._session.nodes, node.row
         )
         if (known := solutions.get(state)) is not None:
-            return Allocator(self._inventory, self._ledger, node.name, node.labels).repeat(self._planned(claims), known)
-        return self._search(claims, node, self._ledger, (solutions, state) if state >= 0 else None)
+            return Allocator(self._inventory, self._ledger, node.name, node.labels).repeat(
+                self._planned(claims, uid), known
+            )
+        return self._search(claims, node, self._ledger, (solutions, state) if state >= 0 else None, uid)
 
-    def _planned(self, claims: PodClaims) -> list[ClaimPlan]:
-        return [plan for key in claims.open if not isinstance(plan := self._plan(self._ledger.claims[key]), str)]
+    def _planned(self, claims: PodClaims, uid: str = "") -> list[ClaimPlan]:
+        """The plans of the claims, that for extended resources last; `uid`: of the pod."""
+        found = [plan for key in claims.open if not isinstance(plan := self._plan(self._ledger.claims[key]), str)]
+        return found if claims.extended is None else [*found, self._extended.plan(claims.extended, uid)]
 
     def _search(
-        self, claims: PodClaims, node: Node, usage: DeviceUsage, keep: tuple[dict[int, Solution], int] | None = None
+        self,
+        claims: PodClaims,
+        node: Node,
+        usage: DeviceUsage,
+        keep: tuple[dict[int, Solution], int] | None = None,
+        uid: str = "",
     ) -> Found:
         """`keep`: where to keep the places of the devices."""
         usable = _UsableDevices(claims.cards, same_card=claims.same_card)
         allocator = Allocator(self._inventory, usage, node.name, node.labels, constraints=(usable,))
         found: Found
         try:
-            found = allocator.allocate(self._planned(claims))
+            found = allocator.allocate(self._planned(claims, uid))
             if keep is not None and (solution := allocator.solution()) is not None:
                 keep[0][keep[1]] = solution
         except NodeError as error:
@@ -307,7 +367,7 @@ class ClaimRules:
 
     def place(self, placement: Placement) -> None:
         """Assume the allocations of pods that were placed, and undo evictions. Raises ClaimedDevicesTakenError."""
-        if not placement.cls.claims:
+        if not self._may_have_claims(placement.cls):
             return
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
             if task.status in SESSION_STATUSES:
@@ -315,59 +375,70 @@ class ClaimRules:
             else:
                 self._ledger.stay(task.uid)
 
+    def _may_have_claims(self, cls: TaskClass) -> bool:
+        return bool(cls.claims or (cls.device_containers and (self._ledger.extended or self._extended.of(cls))))
+
     def _assume(self, task: Task, node: Node) -> None:
         claims = self.of(task)
         if claims is None:
             return
         if claims.error:
             raise ClaimedDevicesTakenError(claims.error)
+        claims = self._with(claims, claims.extended and claims.extended.on(node))
         future = task.status is TaskStatus.PIPELINED
-        found = self._allocate(claims, node) if claims.open and not future else []
-        if claims.open and not (isinstance(found, list) and found):
+        found = self._allocate(claims, node, task.uid) if claims.needs_devices and not future else []
+        if claims.needs_devices and not (isinstance(found, list) and found):
             if not future:
                 self._early.add(task.uid)
             with self._ledger.retained(claims.held):
-                found = self._search(claims, node, self._ledger.future)
+                found = self._search(claims, node, self._ledger.future, uid=task.uid)
         if not isinstance(found, list):
             raise ClaimedDevicesTakenError(str(found))
-        chosen = dict(zip(claims.open, found, strict=True))
-        keys = _keys(task)
+        keys, opened = _keys(task), claims.open
+        if claims.extended is not None:
+            self._created[task.uid] = self._extended.requests(claims.extended)
+            keys, opened = (*keys, self._extended.key(task)), (*opened, self._extended.key(task))
+        chosen = dict(zip(opened, found, strict=True))
         self._placed[task.uid] = keys
         for key in keys:
             self._ledger.assume(key, chosen.get(key), task.uid)
 
     def displace(self, placement: Placement) -> None:
         """Forget what `place` assumed. Running pods leave: they are evicted."""
-        if not placement.cls.claims:
+        if not self._may_have_claims(placement.cls):
             return
         for task in reversed(placement.tasks):
             if task.uid not in self._placed:
-                self._ledger.leave(task.uid, _keys(task))
+                if keys := self._keys(task):
+                    self._ledger.leave(task.uid, keys)
                 continue
             self._early.discard(task.uid)
+            self._created.pop(task.uid, None)
             for key in reversed(self._placed.pop(task.uid)):
                 self._ledger.forget(key, task.uid)
 
     def allocations(self, placement: Placement) -> dict[str, tuple[ClaimAllocation, ...]] | None:
         """The allocations of pods by uid; None for pods without claims. Raises ClaimedDevicesTakenError."""
-        if not placement.cls.claims:
-            return None
-        for task in placement.tasks:
+        placed = [task for task in placement.tasks if self._placed.get(task.uid)]
+        for task in placed:
             if task.uid in self._early:
                 raise ClaimedDevicesTakenError(f"pods that leave hold the devices of {task.key}")
-        claims = self._ledger.claims
-        found: dict[str, tuple[ClaimAllocation, ...]] = {}
-        for task in placement.tasks:
-            found[task.uid] = tuple(
-                ClaimAllocation(
-                    claims[key].name,
-                    claims[key].uid,
-                    self._ledger.assumed[key].allocation if key in self._ledger.assumed else None,
-                    self._binding_timeout,
-                )
-                for key in self._placed.get(task.uid, ())
-            )
-        return found
+        found = {task.uid: tuple(self._allocation(task, key) for key in self._placed[task.uid]) for task in placed}
+        return found or None
+
+    def _allocation(self, task: Task, key: str) -> ClaimAllocation:
+        claim, assumed = self._ledger.claims.get(key), self._ledger.assumed.get(key)
+        allocation = assumed.allocation if assumed is not None else None
+        if claim is None:
+            name, created = key.partition("/")[2], self._created[task.uid]
+            extended = ExtendedClaim(created.spec, created.mappings)
+            return ClaimAllocation(name, "", allocation, self._binding_timeout, extended)
+        return ClaimAllocation(claim.name, claim.uid, allocation, self._binding_timeout)
+
+    def _keys(self, task: Task) -> tuple[str, ...]:
+        """As `_keys`, with the claim for extended resources."""
+        extended = self._extended.held(task)
+        return _keys(task) if extended is None else (*_keys(task), extended)
 
 
 def _keys(task: Task) -> tuple[str, ...]:

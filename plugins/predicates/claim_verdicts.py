@@ -92,14 +92,18 @@ class ClaimVerdicts:
         self._single: dict[tuple[Hashable, ...], bool] = {}
         self._forget_results()
 
-    def reject(self, search: DeviceSearch, rows: NodeView, result: FilterResult) -> None:
-        """Rejects the nodes on which a search finds no devices.
+    def reject(self, search: DeviceSearch, rows: NodeView, result: FilterResult, places: Rows | None) -> None:
+        """Rejects the entries at some places, None for all, whose nodes have no devices.
 
         An AllocationError rejects all nodes. Results whose text may name a claim are not kept.
         """
         named: list[str] = []
         try:
-            codes = self._codes_of(search, rows, named)
+            if places is None:
+                codes = self._codes_of(search, rows, named)
+            else:
+                codes = np.full(len(rows), _FITS, dtype=np.int32)
+                codes[places] = self._codes_of(search, rows.part(places), named)
         except AllocationError as error:
             result.reject_all(Code.UNRESOLVABLE, str(error))
             return

@@ -176,7 +176,7 @@ class Predicates(Plugin):
     def _searches_single_nodes(self, signature: PodSignature) -> bool:
         """Whether devices are searched on the nodes that changed alone: nothing else of the pod reads other nodes."""
         rules, volumes, claims = self._context(signature)
-        if claims is None or not claims.open or rules is not None or _reads_volumes(volumes):
+        if claims is None or not claims.needs_devices or rules is not None or _reads_volumes(volumes):
             return False
         return self._claims.reads_single_nodes(claims)
 
@@ -184,7 +184,7 @@ class Predicates(Plugin):
         rules, volumes, claims = self._context(signature)
         if rules is not None or _reads_volumes(volumes):
             return True
-        return claims is not None and bool(claims.open) and not self._claims.reads_single_nodes(claims)
+        return claims is not None and claims.needs_devices and not self._claims.reads_single_nodes(claims)
 
     def _prefers_volumes(self, signature: PodSignature) -> bool:
         volumes = self._context(signature).volumes
@@ -253,7 +253,7 @@ class Predicates(Plugin):
             self._volumes.exclusive.reject(volumes.exclusive, rows, result)
         if volumes is not None and volumes.open:
             self._volumes.reject_without_offer(volumes, rows, result)
-        if claims is not None and claims.open:  # last: it is a search
+        if claims is not None and claims.needs_devices:  # last: it is a search
             self._claims.reject_without_devices(claims, rows, result)
 
     @score(reads=OTHER_NODES, when=_prefers_volumes)

@@ -97,6 +97,7 @@ def differences(state: ClusterState, fresh: ClusterState) -> list[CacheDifferenc
     """The second half of `compare`. Modifies `fresh`: assumed decisions of `state` are carried over to it."""
     found = list(_carry_over(state, fresh))
     for one in (state, fresh):
+        one.back_resources()  # as the next session does
         one.refresh_tree()  # problems of HyperNodes depend on all HyperNodes and nodes
     for kind, table in TABLES.items():
         if kind in _NOT_LISTED:

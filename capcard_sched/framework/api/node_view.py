@@ -96,6 +96,12 @@ class NodeView:
         """The entries' values of an array with one value (or row of values) per node of the session."""
         return per_node if self.whole else per_node.take(self.rows, axis=0)
 
+    def part(self, places: Rows) -> NodeView:
+        """The nodes of some entries, without further pods."""
+        if len(places) == len(self.rows):
+            return self
+        return NodeView(self.table, self.rows.take(places), future=self.future)
+
     def state(self, plugin: str, now: Rows) -> Rows:
         """The plugin's node state (hook `node_state`) of each entry: int64 [k]. `now`: the states of all nodes."""
         found: Rows = self.take(now) if self._states is None else self._states[plugin]

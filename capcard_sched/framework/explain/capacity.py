@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from capcard_sched.framework.toolkit.device_cards import device_offers
 from capcard_sched.model.cards import CARD
 from capcard_sched.model.diagnosis import MOST_LISTED, CardCapacity, FreeBlocks, HolderUse, NodeSummary, NodeUse
+from capcard_sched.model.job import offered_amounts
 from capcard_sched.model.node_conditions import conditions_of
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.selectors import untolerated_taint
@@ -76,7 +77,7 @@ def held_on(offers: Iterable[NodeCard]) -> Iterable[tuple[str, str, float]]:
 def _may_request(cls: TaskClass, offer: NodeCard) -> bool:
     """Whether pods of a class request a card as the node provides it: by ResourceClaims, or of a device plugin."""
     if offer.holders is not None:
-        return bool(cls.claims)
+        return bool(cls.claims) or any(cls.requests.get(resource) for resource in offer.node.backed)
     return not cls.claims or bool(cls.requests.get(offer.resource))
 
 
@@ -113,11 +114,11 @@ class CapacityReader:
         self._capacities: dict[tuple[str, TaskClass, int, frozenset[str]], CardCapacity] = {}
         self._nodes = [node for _, node in sorted(self._table.by_name.items())]
         for node in self._nodes:
-            for card, (_, resource) in self._state.cards_of(node).items():
+            for card, (_, resource) in self._state.plugin_cards_of(node).items():
                 self._cards.setdefault(card, []).append(self._amounts(node, resource))
         for each in device_offers(self._state.devices, self._state.claims):
             of_node = self._table.by_name.get(each.node)
-            if of_node is not None and each.card not in self._state.cards_of(of_node):
+            if of_node is not None and each.card not in self._state.plugin_cards_of(of_node):
                 held = tuple([holder for key, count in each.claims.items() for holder in self._holders(key, count)])
                 found = NodeCard(of_node, each.card, each.total * CARD, each.free * CARD, held)
                 self._cards.setdefault(each.card, []).append(found)
@@ -174,7 +175,7 @@ class CapacityReader:
         """The nodes that provide a card; for a resource those that have any of it."""
         if card in self._cards:
             return self._cards[card]
-        return [self._amounts(node, card) for node in self._nodes if node.allocatable.get(card)]
+        return [self._amounts(node, card) for node in self._nodes if offered_amounts(node).get(card)]
 
     def larger_than_nodes(self, cls: TaskClass, *, among: Collection[str] = ()) -> Iterator[str]:
         """The resources of which a pod of a class requests more than any node has. `among`: as of `capacity`.
@@ -183,7 +184,7 @@ class CapacityReader:
         """
         nodes = [node for node in self._nodes if not among or node.name in among]
         for resource, amount in cls.requests.items():
-            if resource not in self._unfit and all(amount > node.allocatable.get(resource, 0) for node in nodes):
+            if resource not in self._unfit and all(amount > offered_amounts(node).get(resource, 0) for node in nodes):
                 yield resource
 
     def capacity(self, card: str, cls: TaskClass, per_pod: int, *, among: Collection[str] = ()) -> CardCapacity:

@@ -95,7 +95,9 @@ class Snapshot:
         return np.array([columns.column(name) for name in sorted(self.state.shares)], dtype=np.intp)
 
     def claimed_resource(self, cls: TaskClass) -> str:
-        """Why no node offers a requested resource: only a DeviceClass does; "" without such a resource."""
+        """Why no node offers a requested resource: only a DeviceClass does, without support of claims; "" otherwise."""
+        if self.state.supports_claims:
+            return ""
         for resource in cls.requests:
             name = device_class_of(resource, self.device_classes)
             if name and not self._is_offered(resource):

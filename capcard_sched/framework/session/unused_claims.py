@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from capcard_sched.framework.session.doubled_devices import keeper
-from capcard_sched.model.intents import ClaimAllocation, ReleaseClaims
+from capcard_sched.model.intents import ClaimAllocation, ExtendedClaim, ReleaseClaims
 from capcard_sched.model.reasons import CLAIMS_RELEASED
 from capcard_sched.model.status import TaskStatus
 
@@ -54,7 +56,8 @@ class UnusedClaims:
             uid, since = known.get(key, ("", 0.0))
             since = min(since, session.now) if uid == claim.uid else session.now
             lost = keeper(claim, session.snapshot.claims, session.snapshot.tasks_by_uid) is not None
-            end = session.now if lost else since + UNUSED_SECONDS
+            # One for extended resources fits one node: it is created anew with the next placement.
+            end = session.now if lost or claim.extended else since + UNUSED_SECONDS
             if end > session.now:
                 self._since[key] = claim.uid, since
                 self.next_wakeup = end if self.next_wakeup is None else min(self.next_wakeup, end)
@@ -74,15 +77,20 @@ def _candidates(session: Session) -> set[str]:
         job = session.jobs.get(name)
         for task in job.pending.values() if job is not None else ():
             found.update(f"{task.namespace}/{each.claim}" for each in task.cls.claims if each.claim)
+            if (key := session.snapshot.claims.extended.get((task.namespace, task.uid))) is not None:
+                found.add(key)
     return found
 
 
 def _waiting_pods(session: Session, claim: Claim) -> list[Task]:
     """The pods of an unused claim; none for a claim that a bound, nominated, held, foreign or unknown pod has."""
-    if claim.allocation is None or claim.key in session.snapshot.claims.assumed:
+    if claim.key in session.snapshot.claims.assumed:
         return []
+    consumers = sorted(claim.consumers) if claim.allocation is not None else []
+    if claim.extended and claim.owner is not None:
+        consumers = [claim.owner.uid]
     found: list[Task] = []
-    for uid in sorted(claim.consumers):
+    for uid in consumers:
         task = session.snapshot.tasks_by_uid.get(uid)
         if (
             task is None
@@ -90,7 +98,8 @@ def _waiting_pods(session: Session, claim: Claim) -> list[Task]:
             or not task.ours
             or task.deleting
             or task.held
-            or uid in session.carry_over.nominations
+            or (uid in session.carry_over.nominations and not claim.extended)
+            or (claim.extended and (claim.deleting or task.namespace != claim.namespace))
         ):
             return []
         found.append(task)
@@ -106,8 +115,15 @@ def _released(session: Session, task: Task, claims: list[Claim]) -> ReleaseClaim
         if (found := keeper(claim, session.snapshot.claims, session.snapshot.tasks_by_uid)) is not None
     ]
     cause = f"the pod was not bound for {UNUSED_SECONDS:g} s"
+    if any(claim.extended for claim in claims):
+        cause = "an earlier attempt to bind the pod failed"
     if kept:
         cause = f"ResourceClaim {kept[0].claim.key} has device {'/'.join(kept[0].device)}, too"
     session.results.notice(task, CLAIMS_RELEASED, CLAIMS_RELEASED.render(claims=names, cause=cause))
-    wanted = tuple(ClaimAllocation(claim.name, claim.uid, claim.allocation) for claim in claims)
+    wanted = tuple(
+        ClaimAllocation(
+            claim.name, claim.uid, claim.allocation, extended=ExtendedClaim() if claim.extended else msgspec.UNSET
+        )
+        for claim in claims
+    )
     return ReleaseClaims(task.namespace, task.name, task.uid, wanted)

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from capcard_sched.controllers.objects import ENDED_PHASES, POD, JsonObject, key_of, meta, owner_reference, spec, status
+from capcard_sched.model.device_objects import EXTENDED_CLAIM
+from capcard_sched.model.intents import ExtendedClaim
 from capcard_sched.model.kinds import RESOURCE_API
 from capcard_sched.simulation.generated_names import name_suffix
 from capcard_sched.simulation.kinds import CLAIM_TEMPLATE, RESOURCE_CLAIM
@@ -15,6 +19,7 @@ from capcard_sched.simulation.kinds import CLAIM_TEMPLATE, RESOURCE_CLAIM
 if TYPE_CHECKING:
     from collections.abc import Container
 
+    from capcard_sched.model.intents import Bind, ClaimAllocation
     from capcard_sched.simulation.store import Change, Store
 
 #: Annotation of a generated claim: the entry of its pod.
@@ -38,7 +43,9 @@ class ResourceClaimController:
         if change.kind == CLAIM_TEMPLATE and change.new is not None:
             self._pods.update(self._waiting)
             self._waiting.clear()
-        if change.kind != POD or not spec(change.object).get("resourceClaims"):
+        if change.kind != POD or not (
+            spec(change.object).get("resourceClaims") or status(change.object).get("extendedResourceClaimStatus")
+        ):
             return
         if change.new is None or status(change.new).get("phase") in ENDED_PHASES:
             self._gone[meta(change.object)["uid"]] = change.key[0]
@@ -65,7 +72,7 @@ class ResourceClaimController:
         known = list(status(pod).get("resourceClaimStatuses") or ())
         names = {each["name"] for each in known}
         made: list[dict[str, Any]] = []
-        for entry in spec(pod)["resourceClaims"]:
+        for entry in spec(pod).get("resourceClaims") or ():
             template_name = entry.get("resourceClaimTemplateName")
             if not template_name or entry["name"] in names:
                 continue
@@ -126,10 +133,31 @@ def _generated(template: JsonObject, name: str, pod: JsonObject, entry: str) -> 
     return {"apiVersion": RESOURCE_API, "kind": RESOURCE_CLAIM, "metadata": metadata, "spec": body}
 
 
-def claim_refusal(store: Store, namespace: str, name: str, uid: str) -> str:
+def create_claim(store: Store, bind: Bind, wanted: ClaimAllocation, pod: JsonObject) -> None:
+    """The writes for the extended resources of a pod: their claim, and the status of the pod."""
+    assert isinstance(wanted.extended, ExtendedClaim)
+    metadata: JsonObject = {
+        "name": wanted.claim,
+        "namespace": bind.namespace,
+        "annotations": {EXTENDED_CLAIM: "true"},
+        "ownerReferences": [owner_reference(pod)],
+    }
+    devices = msgspec.to_builtins(wanted.extended.spec)
+    body: JsonObject = {"metadata": metadata, "spec": {"devices": devices}}
+    if store.get(RESOURCE_CLAIM, bind.namespace, wanted.claim) is None:
+        store.create(RESOURCE_CLAIM, {"apiVersion": RESOURCE_API, "kind": RESOURCE_CLAIM, **body})
+    mappings = msgspec.to_builtins(wanted.extended.mappings)
+    found = {"resourceClaimName": wanted.claim, "requestMappings": mappings}
+    store.patch(POD, bind.namespace, bind.name, {"status": {"extendedResourceClaimStatus": found}})
+
+
+def claim_refusal(store: Store, namespace: str, wanted: ClaimAllocation) -> str:
     """The reason why a claim cannot be reserved; "" when it can."""
+    name = wanted.claim
     found = store.get(RESOURCE_CLAIM, namespace, name)
-    if found is None or meta(found)["uid"] != uid:
+    if found is None and wanted.extended:
+        return ""
+    if found is None or (not wanted.extended and meta(found)["uid"] != wanted.uid):
         return f'resourceclaims "{name}" not found'
     return f'resourceclaim "{name}" is being deleted' if meta(found).get("deletionTimestamp") else ""
 
@@ -149,9 +177,14 @@ def reserve_claim(store: Store, namespace: str, name: str, allocation: JsonObjec
     store.patch(RESOURCE_CLAIM, namespace, name, patch)
 
 
-def release_claim(store: Store, namespace: str, name: str, uid: str) -> None:
-    """The write that takes a reservation back, and with the last one the allocation."""
+def release_claim(store: Store, namespace: str, wanted: ClaimAllocation, uid: str) -> None:
+    """The write that takes a reservation back, and with the last one the allocation, or a claim that was created."""
+    name = wanted.claim
     found = store.get(RESOURCE_CLAIM, namespace, name)
+    if found is not None and wanted.extended:
+        store.patch(RESOURCE_CLAIM, namespace, name, {"metadata": {"finalizers": None}})
+        store.delete(RESOURCE_CLAIM, namespace, name)
+        return
     consumers = status(found).get("reservedFor") or [] if found is not None else []
     left = [each for each in consumers if each.get("uid") != uid]
     if len(left) < len(consumers):
@@ -160,7 +193,6 @@ def release_claim(store: Store, namespace: str, name: str, uid: str) -> None:
 
 def missing_claims(store: Store, pod: JsonObject) -> list[str]:
     """The names of the claims that keep the kubelet from starting a pod: not allocated, or not reserved for it."""
-    namespace, _ = key_of(pod)
     generated = {each["name"]: each.get("resourceClaimName") for each in status(pod).get("resourceClaimStatuses") or ()}
     found: list[str] = []
     for entry in spec(pod).get("resourceClaims") or ():
@@ -169,9 +201,17 @@ def missing_claims(store: Store, pod: JsonObject) -> list[str]:
             if entry["name"] not in generated:
                 found.append(entry["name"])
             continue
-        claim = store.get(RESOURCE_CLAIM, namespace, name)
-        state = status(claim) if claim is not None else {}
-        consumers = {each.get("uid") for each in state.get("reservedFor") or ()}
-        if not state.get("allocation") or meta(pod)["uid"] not in consumers:
+        if not _is_held(store, pod, name):
             found.append(name)
+    extended = status(pod).get("extendedResourceClaimStatus") or {}
+    if extended and not _is_held(store, pod, extended["resourceClaimName"]):
+        found.append(extended["resourceClaimName"])
     return found
+
+
+def _is_held(store: Store, pod: JsonObject, name: str) -> bool:
+    """Whether a claim is allocated, and reserved for a pod."""
+    claim = store.get(RESOURCE_CLAIM, key_of(pod)[0], name)
+    state = status(claim) if claim is not None else {}
+    consumers = {each.get("uid") for each in state.get("reservedFor") or ()}
+    return bool(state.get("allocation")) and meta(pod)["uid"] in consumers

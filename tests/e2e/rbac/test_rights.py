@@ -16,6 +16,7 @@ import yaml
 
 from capcard_sched.kube.kinds import KINDS, WatchedKind
 from capcard_sched.model.annotations import CARD_ALLOCATED, CARD_QUOTA, QUEUE_ALLOCATION_GATE
+from capcard_sched.model.device_objects import EXTENDED_CLAIM
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
@@ -89,12 +90,20 @@ async def _volumes(cluster: Cluster) -> None:
 
 
 async def _devices(cluster: Cluster) -> None:
-    """A pod whose ResourceClaim the scheduler allocates and reserves."""
+    """A pod whose ResourceClaim the scheduler allocates and reserves; one with a claim that it deletes and creates."""
     of_class = {"selectors": [{"cel": {"expression": 'device.driver == "gpu.example.com"'}}]}
     classes = plain("DeviceClass", "gpu.example.com", test_claims.API, spec=of_class)
-    await cluster.create_all([classes, test_claims.slice_of("n1", 1), test_claims.claim("device")])
+    await cluster.create_all([classes, test_claims.slice_of("n1", 2), test_claims.claim("device")])
     await cluster.create(pod("devices", resourceClaims=test_claims.claims_of("device")))
-    await until_bound(cluster, {"devices"})
+    requests = {"deviceclass.resource.kubernetes.io/gpu.example.com": "1"}
+    gate = {"name": "example.com/claim"}
+    made = await cluster.create(pod("extended", requests=requests, schedulingGates=[gate]))
+    left = test_claims.claim("left-by-an-earlier-attempt")
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "extended", "uid": made["metadata"]["uid"], "controller": True}
+    left["metadata"] |= {"annotations": {EXTENDED_CLAIM: "true"}, "ownerReferences": [owner]}
+    await cluster.create(left)
+    await cluster.patch("pods", "extended", {"spec": {"schedulingGates": None}})
+    await until_bound(cluster, {"devices", "extended"})
 
 
 async def _namespace_queue(cluster: Cluster) -> None:

@@ -128,3 +128,38 @@ def test_a_generated_claim_is_used_by_the_pod_that_controls_it_alone(owner: dict
     h.apply(ObjectChanged(msgspec.convert(body, PodObject)))
     h.step()
     assert reason in h.pod_message("p")
+
+
+_PREDICATES: Final = ["enqueue, allocate, backfill", ["gang"], ["predicates"]]
+_EXTENDED: Final = "device_class nvidia extendedResourceName=nvidia.com/gpu; slice n1 2*NVIDIA-H200; pod a cpu=1 gpu=1"
+
+
+def _after_a_failed_binding(gone: set[str], more: str) -> list[dict[str, Any]]:
+    """The objects a minute after a bound pod with extended resources pends again. `gone`: kinds of lost objects."""
+    items = run(objects_of({"cluster": f"{_WORLD}{_EXTENDED} queue=q"}), {"conf": _PREDICATES}, "1m")
+    kept = [item for item in items if item["kind"] not in {"Event", "PodGroup", *gone}]
+    for item in kept:
+        if item["kind"] == "Pod":
+            del item["spec"]["nodeName"]
+            claim = item["status"]["extendedResourceClaimStatus"]
+            item["status"] = {"phase": "Pending", "extendedResourceClaimStatus": claim}
+    return run([*kept, *objects_of({"cluster": more})] if more else kept, {"conf": _PREDICATES}, "1m")
+
+
+def test_a_claim_of_a_former_leader_is_deleted_and_its_pod_placed_anew() -> None:
+    found = _after_a_failed_binding(set(), "")
+    (state,) = [_state_of(each) for each in found if each["kind"] == "Pod"]
+    (claim,) = [each for each in found if each["kind"] == "ResourceClaim"]
+    assert (state, _shown(claim)) == ("n1", "g0@n1 a")
+    reasons = {each["reason"]: each["message"] for each in found if each["kind"] == "Event"}
+    assert "an earlier attempt to bind the pod failed" in reasons["ResourceClaimsReleased"]
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"), [("node d1 1*NVIDIA-H200", "needs a node that offers"), ("slice n2 1*NVIDIA-H200", "n2")]
+)
+def test_a_pod_whose_status_names_a_claim_is_bound_by_devices(more: str, expected: str) -> None:
+    """The API server keeps the status, and a kubelet waits for the claim in it."""
+    found = _after_a_failed_binding({"ResourceClaim", "ResourceSlice"}, more)
+    (state,) = [_state_of(each) for each in found if each["kind"] == "Pod"]
+    assert expected in state

@@ -166,7 +166,12 @@ def test_facts_of_a_full_pod() -> None:
                 {"kind": "Job", "name": "j", "uid": "u1", "controller": True},
             ],
         },
-        status={"phase": "Running", "startTime": "2026-01-01T00:01:00Z", "nominatedNodeName": "n9"},
+        status={
+            "phase": "Running",
+            "startTime": "2026-01-01T00:01:00Z",
+            "nominatedNodeName": "n9",
+            "extendedResourceClaimStatus": {"resourceClaimName": "c"},
+        },
         nodeName="n1",
         priority=9,
         schedulingGates=[{"name": "wait"}],
@@ -174,6 +179,7 @@ def test_facts_of_a_full_pod() -> None:
     facts = facts_of(pod)
     assert msgspec.structs.asdict(facts) == {
         "status": TaskStatus.RUNNING,
+        "extended_claim": "c",
         "group_name": "g",
         "other_group": "",
         "queue_name": "q",

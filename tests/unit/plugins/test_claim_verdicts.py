@@ -34,9 +34,9 @@ def test_a_kept_result_is_that_of_a_new_search(seed: int) -> None:
     search = DeviceSearch((b"content",), cluster.pools.inventory, cluster.pools.ledger, cluster.search)
     for _ in range(MOVES):
         expected = cluster.fresh()
-        for result in (FilterResult(NODES), Diagnosis(NODES)):
+        for result, places in ((FilterResult(NODES), None), (Diagnosis(NODES), np.arange(NODES))):
             view = NodeView(cluster.table, np.arange(NODES), whole=True)
-            kept.reject(search, view, result)
+            kept.reject(search, view, result, places)
             assert result.ok.tolist() == expected.ok.tolist()
             if isinstance(result, Diagnosis):
                 assert list(result.reasons.items()) == list(expected.reasons.items())

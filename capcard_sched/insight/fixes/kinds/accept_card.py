@@ -14,6 +14,7 @@ from capcard_sched.insight.sources.changes import annotate
 from capcard_sched.insight.trials.change import Candidate, ProposedChange
 from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS, CARD_REQUEST
 from capcard_sched.model.cards import CardSyntaxError, parse_card_name
+from capcard_sched.model.job import offered_amounts
 from capcard_sched.model.quoting import brief, plural
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class AcceptCardFix(FixKind):
                 amount = cls.requests.get(resource, 0)
                 if amount and card not in own.alternatives and not node.unschedulable:
                     free[card] = free.get(card, 0) + (_free(situation, node, resource) // amount)
-                    empty[card] = empty.get(card, 0) + (node.allocatable.get(resource, 0) // amount)
+                    empty[card] = empty.get(card, 0) + (offered_amounts(node).get(resource, 0) // amount)
         close = [name for wrong in own.names if wrong not in own.alternatives and (name := nearest(wrong, free))]
         usable = {row.resource: row.usable or 0.0 for row in situation.limits}
         if own.alternatives:  # an unknown card is replaced even where the others are not free
