@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from capcard_sched.admission.review import DEFAULT_QUEUE, AdmissionResult
@@ -11,16 +12,19 @@ from capcard_sched.model.namespace_queues import (
     MOST_LEVELS,
     PARENT_FORM,
     ParentError,
+    QueueForest,
+    QueueNode,
     allowed_problem,
     allows,
     circle,
     parent_id,
+    queue_node,
 )
 from capcard_sched.validation.checks import Finding
 from capcard_sched.validation.inventory import as_map, namespace_of, object_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from capcard_sched.admission.review import ClusterView
     from capcard_sched.validation.inventory import Json
@@ -31,7 +35,7 @@ def check_namespace_queue_object(obj: Json, old: Json | None, view: ClusterView)
     namespace, name = namespace_of(obj), object_name(obj)
     queue, reference = f"{namespace}/{name}", str(as_map(obj.get("spec")).get("parent") or "")
     if old is not None and str(as_map(old.get("spec")).get("parent") or "") == reference:
-        return AdmissionResult()
+        return AdmissionResult(tuple(_check_sums(queue, obj, old, view)))
     try:
         parent = parent_id(reference, namespace)
     except ParentError as error:
@@ -56,7 +60,34 @@ def check_namespace_queue_object(obj: Json, old: Json | None, view: ClusterView)
         if beside:
             message = f"NamespaceQueue {beside[0]} is below queue {parent}: a namespace has one subtree there"
             return AdmissionResult((Finding("error", "spec.parent", message, f"a parent at or below {beside[0]}"),))
-    return AdmissionResult()
+    return AdmissionResult(tuple(_check_sums(queue, obj, None, view)))
+
+
+def _check_sums(queue: str, obj: Json, old: Json | None, view: ClusterView) -> Iterator[Finding]:
+    """Amounts above what the other queues below the parent leave, which stop pods of the own or another namespace.
+
+    `old`: the former object below the same parent. Lower amounts are never held up.
+    """
+    node = queue_node(obj, is_local=True)
+    before = QueueNode(node.parent) if old is None else queue_node(old, is_local=True)
+    if not (_is_raised(before.guarantee, node.guarantee) or _is_raised(before.deserved, node.deserved)):
+        return
+    others = view.amounts_at(node.parent)
+    if not others:
+        return
+    written = QueueForest(others).sums_below(node.parent)
+    beside = {name: each for name, each in others.items() if name != queue}
+    found = QueueForest({**beside, queue: node._replace(created=node.created or inf)}).sums_below(node.parent)
+    own = queue.partition("/")[0]
+    for namespace, text in found.items():
+        if namespace == own or (namespace and namespace not in written):
+            field = "spec.guarantee.resource" if text.startswith("guarantee") else "spec.deserved"
+            yield Finding("error", field, text, "at most what the other queues below the parent leave")
+            return
+
+
+def _is_raised(before: Mapping[str, int], after: Mapping[str, int]) -> bool:
+    return any(amount > before.get(name, 0) for name, amount in after.items())
 
 
 def _held(queue: str, view: ClusterView) -> str:

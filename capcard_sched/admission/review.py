@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import msgspec
 
 from capcard_sched.model import annotations as keys
-from capcard_sched.model.namespace_queues import ParentError, parent_id
+from capcard_sched.model.namespace_queues import QueueNode, queue_node
 from capcard_sched.validation.checks import Finding, capped
 from capcard_sched.validation.inventory import Inventory, Json
 from capcard_sched.validation.queue_tree import amounts_of
@@ -42,9 +42,13 @@ class QueueEntry(NamedTuple):
 class LocalQueue(NamedTuple):
     """One NamespaceQueue as the API server stores it."""
 
-    #: Id of the parent; "" for an invalid reference.
-    parent: str
+    node: QueueNode
     allocated: Mapping[str, object]
+
+    @property
+    def parent(self) -> str:
+        """Id of the parent; "" for an invalid reference."""
+        return self.node.parent
 
 
 class ClusterView:
@@ -52,6 +56,8 @@ class ClusterView:
 
     def __init__(self) -> None:
         self._queues: dict[str, QueueEntry] = {}
+        #: Of the Queues.
+        self._nodes: dict[str, QueueNode] = {}
         self._children: dict[str, dict[str, None]] = {}
         self._default_queues: dict[str, str] = {}
         self._local: dict[str, LocalQueue] = {}
@@ -69,6 +75,7 @@ class ClusterView:
         self._queues[name] = QueueEntry(
             name, parent, obj.status.state or "", obj.status.allocated or {}, annotations.get(keys.HIERARCHY, "")
         )
+        self._nodes[name] = queue_node(msgspec.to_builtins(obj), is_local=False)
         if parent:
             self._children.setdefault(parent, {})[name] = None
         amounts = amounts_of(msgspec.to_builtins(obj.spec))
@@ -77,6 +84,7 @@ class ClusterView:
     def drop_queue(self, name: str) -> None:
         """Remove a queue; one that is unknown is ignored."""
         known = self._queues.pop(name, None)
+        self._nodes.pop(name, None)
         self.inventory.drop_queue(name)
         if known is not None and known.parent:
             siblings = self._children[known.parent]
@@ -86,15 +94,10 @@ class ClusterView:
 
     def set_namespace_queue(self, obj: NamespaceQueueObject) -> None:
         """Add or replace a NamespaceQueue."""
-        namespace = obj.metadata.namespace or ""
-        try:
-            parent = parent_id(obj.spec.parent or "", namespace)
-        except ParentError:
-            parent = ""
-        queue, notes = f"{namespace}/{obj.metadata.name}", obj.metadata.annotations or {}
-        self._local[queue] = LocalQueue(parent, obj.status.allocated or {})
-        amounts = amounts_of(msgspec.to_builtins(obj.spec))
-        self.inventory.set_queue(queue, notes.get(keys.CARD_QUOTA, ""), parent, amounts)
+        queue, notes = f"{obj.metadata.namespace or ''}/{obj.metadata.name}", obj.metadata.annotations or {}
+        node = queue_node(msgspec.to_builtins(obj), is_local=True)
+        self._local[queue] = LocalQueue(node, obj.status.allocated or {})
+        self.inventory.set_queue(queue, notes.get(keys.CARD_QUOTA, ""), node.parent)
 
     def drop_namespace_queue(self, queue: str) -> None:
         """Remove a NamespaceQueue by id, `namespace/name`; one that is unknown is ignored."""
@@ -108,6 +111,15 @@ class ClusterView:
     def namespace_queues_below(self, queue: str) -> Sequence[str]:
         """Ids of the NamespaceQueues right below a queue of either kind, sorted. O(NamespaceQueues)."""
         return sorted(name for name, one in self._local.items() if one.parent == queue)
+
+    def amounts_at(self, queue: str) -> dict[str, QueueNode]:
+        """A queue of either kind and those right below it; empty for an unknown one. O(NamespaceQueues)."""
+        local = self._local.get(queue)
+        own = local.node if local is not None else self._nodes.get(queue)
+        if own is None:
+            return {}
+        queues = {name: self._nodes[name] for name in self._children.get(queue, ())}
+        return {queue: own, **queues, **{name: one.node for name, one in self._local.items() if one.parent == queue}}
 
     def set_namespace(self, name: str, queue: str) -> None:
         """Record the queue that a namespace names for its PodGroups; "" for none."""

@@ -19,7 +19,7 @@ from capcard_sched.cli.exit_codes import BadInputError
 from capcard_sched.cli.expected_start import explain_start
 from capcard_sched.cli.sources.cores import valid_conf
 from capcard_sched.cli.sources.inputs import ManifestInput, RecordedInput, saved_input
-from capcard_sched.cli.what_if import compare, describe_changes
+from capcard_sched.cli.what_if import compare, copies_of, describe_changes
 from capcard_sched.insight.sources.changes import UnknownObjectError
 from capcard_sched.model.diagnosis import no_start
 from capcard_sched.reports.recording import Recorder
@@ -49,8 +49,9 @@ if TYPE_CHECKING:
 _MOST_KEPT: Final = 16
 #: Views that are kept.
 _MOST_VIEWS: Final = 256
-#: Seconds of a comparison.
+#: Seconds of a comparison, and its further nodes.
 _MOST_SECONDS: Final = 100
+_MOST_NODES: Final = 10_000
 
 
 class FileClusters:
@@ -262,6 +263,8 @@ def _compare(given: Input, changes: ProposedChanges) -> Comparison:
                 conf = Path(folder, "scheduler-conf")
                 conf.write_text(changes.conf, "utf-8")
                 _refuse_requests(changes.conf, given.source)
+            if sum(copies_of(text).number for text in changes.add_nodes) > _MOST_NODES:
+                raise BadInputError(f"--add-nodes: a page compares at most {_MOST_NODES} further nodes")
             words = describe_changes((), changes.quota, changes.drain, changes.add_nodes, None)
             words += ["--conf"] if conf is not None else []
             found = compare(given, words, (), changes.quota, changes.drain, changes.add_nodes, conf)

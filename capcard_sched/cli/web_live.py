@@ -20,6 +20,7 @@ from capcard_sched.insight.trials.forked_copy import ForkedCopyError
 from capcard_sched.web.copies import PageAnswer, view_of
 from capcard_sched.web.pages import PAGES
 from capcard_sched.web.prepared import PreparedCluster
+from capcard_sched.web.server import VIEWS_AT_ONCE
 from capcard_sched.web.source import UnavailableError
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from capcard_sched.web.cluster import Cluster
     from capcard_sched.web.pages import Page
 
-#: Views that are made at a time; others wait.
-_AT_ONCE: Final = 4
 #: Views of one state that are kept.
 _MOST_VIEWS: Final = 256
 #: Seconds for which a request waits for the present state, and shows the last prepared one then; without any, and for
@@ -81,8 +80,10 @@ class FollowedCluster(HeldCluster):
             super().check()
 
     def namespaces(self) -> set[str]:
-        """The namespaces with pods, PodGroups or Jobs."""
-        return {namespace for kind in ("Pod", "PodGroup", "Job") for namespace, _ in self.objects.of(kind)}
+        """The namespaces with pods, PodGroups, Jobs or NamespaceQueues."""
+        found = {namespace for kind in ("Pod", "PodGroup", "Job") for namespace, _ in self.objects.of(kind)}
+        queues = (queue.partition("/") for queue in self.core.snapshot().state.queues)
+        return found | {namespace for namespace, slash, _ in queues if slash}
 
     def queue_parents(self) -> dict[str, str]:
         """Each Queue to its parent, "" for root."""
@@ -115,7 +116,7 @@ class LiveClusters:
     def __init__(self, source: Source, held: FollowedCluster, ledger: str = "") -> None:
         """`ledger`: database of the page of usage, "" for none."""
         self._source, self._held, self._ledger = source, held, ledger
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(VIEWS_AT_ONCE)
         self._shown: _Generation | None = None
         #: The error of the last preparation; "" for none.
         self._error = ""

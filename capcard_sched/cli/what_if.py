@@ -112,7 +112,7 @@ def compare(
     scenario = given.scenario()
     more = given.scenario(*add) if add else scenario
     quotas = [_quota(text) for text in quota]
-    copies = [_copies(text) for text in add_nodes]
+    copies = [copies_of(text) for text in add_nodes]
     changed = change_scenario(more, quotas=quotas, drained=drain, copies=copies)
     _warn_of_unknown_cards(quotas, changed)
     for text in overwritten_quotas(more, quotas):
@@ -171,7 +171,8 @@ def _warn_of_unknown_cards(quotas: Sequence[QuotaChange], scenario: Scenario) ->
             put_error(f"warning: --quota: no node provides card {card}{meant}")
 
 
-def _copies(text: str) -> NodeCopies:
+def copies_of(text: str) -> NodeCopies:
+    """The copies of `NxNODE`. Raises BadInputError."""
     from capcard_sched.insight.what_if import NodeCopies
 
     found = _COPIES.fullmatch(text)

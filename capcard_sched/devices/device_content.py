@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from capcard_sched.model.device_objects import SliceDevice
 
 
+#: Results of selectors that a device keeps: tenants write selectors.
+_MOST_RESULTS: Final = 256
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
@@ -62,6 +64,8 @@ class DeviceContent:
                     found = program.evaluate(self.value)
                 except EvaluationError as error:
                     found = error
+            if len(self._results) >= _MOST_RESULTS:
+                self._results.clear()
             self._results[program] = found
         if isinstance(found, EvaluationError):
             raise found

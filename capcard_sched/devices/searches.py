@@ -30,6 +30,10 @@ class SearchCounts:
         self.trials = [0] * (len(TRIALS) + 1)
         self.all_trials = 0
 
+    def failed(self) -> int:
+        """The number of searches that found no devices."""
+        return sum(self.results.values()) - self.results["allocated"]
+
     def refused(self, result: Result) -> None:
         """Counts a claim that no search was made for."""
         self.results[result] += 1

@@ -146,7 +146,7 @@ def queue_node(obj: Mapping[str, Any], *, is_local: bool) -> QueueNode:
     guarantee = body.get("guarantee")
     return QueueNode(
         parent,
-        tuple(str(one) for one in allowed) if isinstance(allowed, list) else (),
+        tuple(str(one) for one in allowed) if isinstance(allowed, list | tuple) else (),
         _amounts(body.get("capability")),
         _amounts(body.get("deserved")),
         _amounts(guarantee.get("resource") if isinstance(guarantee, dict) else None),
@@ -196,7 +196,7 @@ class QueueForest:
         """Neither may change while the forest is in use. `children`: by parent, those of `nodes`; None: to be found."""
         self._nodes = nodes
         self._children = _children(nodes) if children is None else children
-        #: `_excess` by queue, and `_sums_below` by parent: queues of one parent share them, and those below it.
+        #: `_excess` by queue, and `sums_below` by parent: queues of one parent share them, and those below it.
         self._excesses: dict[str, str] = {}
         self._sums: dict[str, Mapping[str, str]] = {}
 
@@ -269,18 +269,18 @@ class QueueForest:
             if limit is not None and node.capability[name] > limit:
                 return f"capability of {name} of {queue} is above that of {_shown(owner)}, {format_amount(name, limit)}"
         if node.parent not in self._sums:
-            self._sums[node.parent] = self._sums_below(node.parent)
+            self._sums[node.parent] = self.sums_below(node.parent)
         sums = self._sums[node.parent]
         return sums.get("") or sums.get(queue.partition("/")[0], "")
 
-    def _sums_below(self, parent: str) -> Mapping[str, str]:
+    def sums_below(self, parent: str) -> Mapping[str, str]:
         """By namespace, the sum that exceeds the amount of a queue; by "" that of the Queues below it alone.
 
         Queues count first, then the namespaces in the order of their oldest NamespaceQueue there: a namespace that
         exceeds what is left does not stop those before it, and does not count for those after it.
         """
         groups: dict[str, list[QueueNode]] = {}
-        for child in self._children[parent]:
+        for child in self._children.get(parent, ()):
             if shares_a_sum(self._nodes[child], self._nodes[parent]):
                 groups.setdefault(child.partition("/")[0] if "/" in child else "", []).append(self._nodes[child])
         order = sorted(groups, key=lambda one: (one != "", min(each.created for each in groups[one]), one))

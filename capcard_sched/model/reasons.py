@@ -64,6 +64,7 @@ TOO_FEW_PLACES = Reason(
 GET_TASK_REQUEST_RESOURCE_FAILED = Reason(
     "GetTaskRequestResourceFailed", "Get request resource failed, Queue <{queue}>, error: <{error}>"
 )
+CLAIM_CARDS_POSTPONED = Reason("SessionDeadline", "not tried in this session: {error}")
 INVALID_CARD_REQUEST = Reason("InvalidCardRequest", "Invalid annotation volcano.sh/card.request: {detail}")
 INVALID_SERVICE_TYPE = Reason(
     "InvalidServiceType",
@@ -117,6 +118,10 @@ SESSION_DEADLINE = Reason(
 )
 ATTEMPT_TOO_LONG = Reason(
     "SessionDeadline", "attempt ended: it takes longer than the session deadline (--session-deadline)"
+)
+CLAIM_SEARCHES = Reason(
+    "SessionDeadline",
+    "not tried in this session: the namespace reached the bound of searches that find no devices for ResourceClaims",
 )
 QUEUE_STRICT_FIFO = Reason("Unschedulable", "Waiting behind <{job}> (FIFO queue <{queue}>)", "Normal")
 

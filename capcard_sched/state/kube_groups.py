@@ -28,12 +28,17 @@ class KubeGroups:
         self.two_groups: dict[ObjectRef, str] = {}
         #: Groups with pods of other schedulers, with the text of their event.
         self.other_schedulers: dict[ObjectRef, str] = {}
-        #: Job key to the text about the first such pod.
-        self._others: dict[str, str] = {}
+        #: Job key to the text about the first such pod, and the names of those that exist.
+        self._others: dict[str, tuple[str, set[str]]] = {}
+        #: Namespace and name of such a pod to its job key.
+        self._other_pods: dict[tuple[str, str], str] = {}
         #: Job key to the facts of a group as translated.
         self._facts: dict[str, GroupFacts] = {}
         #: Job key to the first pod by name with a queue, and the queue.
         self._queues: dict[str, tuple[str, str]] = {}
+        #: Job key to the uids of the pods with a queue, and back: groups that never come leave nothing.
+        self._naming: dict[str, set[str]] = {}
+        self._named: dict[str, str] = {}
 
     def apply(self, facts: GroupFacts) -> GroupFacts:
         """The facts of a PodGroup with what only the scheduler knows, and with the queue of its pods."""
@@ -69,11 +74,13 @@ class KubeGroups:
             ref = ObjectRef("Pod", task.namespace, task.name, task.uid)
             detail = f"PodGroup {facts.group_name} of scheduling.volcano.sh counts"
             self.two_groups[ref] = f"{detail}, not PodGroup {facts.other_group} of scheduling.k8s.io"
-        else:
-            self.forget(task)
+        elif self.two_groups:
+            self.two_groups.pop(ObjectRef("Pod", task.namespace, task.name, task.uid), None)
         if not facts.queue_name or not kube_name(facts.group_name):
             return
         key = f"{task.namespace}/{facts.group_name}"
+        self._naming.setdefault(key, set()).add(task.uid)
+        self._named[task.uid] = key
         known = self._queues.get(key)
         if known is None or task.name <= known[0]:
             self._queues[key] = (task.name, facts.queue_name)
@@ -86,26 +93,47 @@ class KubeGroups:
         if named is None or not named.pod_group_name:
             return
         key = f"{namespace}/{job_name(named.pod_group_name)}"
-        if key not in self._others:
-            self._others[key] = (
-                f"pod {pod.metadata.name} is one of scheduler {scheduler}: it does not count for the PodGroup"
-            )
-            self._report_other(key)
+        name = pod.metadata.name
+        text = f"pod {name} is one of scheduler {scheduler}: it does not count for the PodGroup"
+        self._others.setdefault(key, (text, set()))[1].add(name)
+        self._other_pods[namespace, name] = key
+        self._report_other(key)
 
     def _report_other(self, key: str) -> None:
-        facts, text = self._facts.get(key), self._others.get(key)
-        if facts is not None and text is not None:
-            self.other_schedulers[ObjectRef("PodGroup", facts.namespace, facts.name, facts.uid)] = text
+        facts, noted = self._facts.get(key), self._others.get(key)
+        if facts is not None and noted is not None:
+            self.other_schedulers[ObjectRef("PodGroup", facts.namespace, facts.name, facts.uid)] = noted[0]
 
     def forget(self, task: Task) -> None:
+        """Forget a pod of this scheduler that is gone."""
         if self.two_groups:
             self.two_groups.pop(ObjectRef("Pod", task.namespace, task.name, task.uid), None)
+        key = self._named.pop(task.uid, "")
+        if not key:
+            return
+        self._naming[key].discard(task.uid)
+        if not self._naming[key]:
+            del self._naming[key]
+            if key not in self._facts:
+                self._queues.pop(key, None)
+
+    def forget_other(self, namespace: str, name: str) -> None:
+        """Forget a pod of another scheduler that is gone; nothing for another pod."""
+        key = self._other_pods.pop((namespace, name), "")
+        noted = self._others.get(key)
+        if noted is None:
+            return
+        noted[1].discard(name)
+        if not noted[1]:
+            del self._others[key]
+            facts = self._facts.get(key)
+            if facts is not None:
+                self.other_schedulers.pop(ObjectRef("PodGroup", facts.namespace, facts.name, facts.uid), None)
 
     def drop(self, namespace: str, name: str) -> None:
         """Forget a group that is gone."""
         key = f"{namespace}/{name}"
         facts = self._facts.pop(key, None)
-        self._others.pop(key, None)
         if facts is not None:
             self.other_schedulers.pop(ObjectRef("PodGroup", facts.namespace, facts.name, facts.uid), None)
         self._queues.pop(key, None)

@@ -315,6 +315,7 @@ class PodTable:
         task = self._by_name.get(namespace, {}).get(name)
         if task is not None and (not uid or task.uid == uid):
             self._forget(task)
+        self._kube_groups.forget_other(namespace, name)
         self._invalid.forget("Pod", namespace, name, uid)
         if self._nodes.is_closed_by(namespace, name):
             self._nodes.close(ObjectRef("Pod", namespace, name), "")

@@ -22,6 +22,12 @@ class DeniedError(Exception):
         self.status = status
 
 
+def is_visible_queue(queue: str, namespaces: Collection[str] | None) -> bool:
+    """Whether a viewer of namespaces may see a queue: Queues are visible to all, a NamespaceQueue as its pods."""
+    namespace, slash, _ = queue.partition("/")
+    return namespaces is None or not slash or namespace in namespaces
+
+
 class Access(Protocol):
     """A rule of access."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from capcard_sched.web.access import is_visible_queue
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -67,6 +69,10 @@ class Cluster:
     def may_see(self, namespace: str) -> bool:
         """Whether the viewer may see the jobs and pods of a namespace."""
         return self.namespaces is None or namespace in self.namespaces
+
+    def may_see_queue(self, queue: str) -> bool:
+        """Whether the viewer may see a queue."""
+        return is_visible_queue(queue, self.namespaces)
 
     def part(self, name: str, make: Callable[[], T]) -> T:
         """A part of the cluster that is the same for every viewer, made with its first use."""

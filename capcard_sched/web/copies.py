@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -19,6 +22,10 @@ if TYPE_CHECKING:
 
 #: Seconds after which a copy ends without a result.
 _MOST_SECONDS: Final = 120
+#: Bytes that a copy may take beyond those of the process, at least; it may take as much again as the process has.
+_MORE_BYTES: Final = 1 << 30
+#: A slow view leaves the processors to others.
+_NICE: Final = 10
 
 
 class PageAnswer(msgspec.Struct, frozen=True):
@@ -35,6 +42,7 @@ def begin_view(cluster: Callable[[], Cluster], page: Page, query: Mapping[str, s
 
     def answer() -> PageAnswer:
         as_copy(_MOST_SECONDS)
+        as_slow_copy()
         try:
             return answer_of(cluster(), page, query)
         except UnavailableError as error:
@@ -51,6 +59,14 @@ def as_copy(seconds: int) -> None:
     signal.alarm(seconds)
 
 
+def as_slow_copy() -> None:
+    """In a copy that makes a slow view: bound its memory, and give way to other processes."""
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    most, hard = size + max(size, _MORE_BYTES), resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (most if hard < 0 else min(most, hard), hard))
+    os.nice(_NICE)
+
+
 def answer_of(cluster: Cluster, page: Page, query: Mapping[str, str]) -> PageAnswer:
     """The view of a page of a cluster."""
     try:
@@ -59,6 +75,8 @@ def answer_of(cluster: Cluster, page: Page, query: Mapping[str, str]) -> PageAns
         return PageAnswer(problem="unknown", text=str(error.args[0]))
     except ValueError as error:
         return PageAnswer(problem="invalid", text=str(error))
+    except MemoryError:
+        return PageAnswer(problem="unavailable", text="the view takes more memory than one may take")
 
 
 def view_of(answer: PageAnswer, page: Page) -> InsightPart:

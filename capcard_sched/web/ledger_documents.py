@@ -15,7 +15,7 @@ from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.model.trials import API_VERSION, InsightPart
 from capcard_sched.reports.evictions import preemptor_namespace, preemptor_text
 from capcard_sched.web.moments import moment_of
-from capcard_sched.web.usage import card_hours, dimensions_of, meter_of, opened_ledger, period_of
+from capcard_sched.web.usage import card_hours, dimensions_of, meter_of, opened_ledger, period_of, visible_rows
 from capcard_sched.web.views import ApiVersion, FormerLife, Moment
 
 if TYPE_CHECKING:
@@ -140,14 +140,15 @@ def ledger_usage(cluster: Cluster, query: Mapping[str, str]) -> LedgerUsage:
             report = ledger.usage(UsageQuery(until - seconds, until, by), meter_of(cluster))
     except LedgerError as error:
         raise LookupError(str(error)) from None
+    rows, notes = visible_rows(report, cluster.namespaces)
     return LedgerUsage(
         moment=moment_of(cluster),
         since=report.since,
         until=report.until,
         by=report.by,
-        rows=msgspec.convert(report.rows, tuple[LedgerUsageRow, ...], from_attributes=True),
+        rows=msgspec.convert(rows, tuple[LedgerUsageRow, ...], from_attributes=True),
         cards=msgspec.convert(report.cards, tuple[LedgerCardRow, ...], from_attributes=True),
-        notes=tuple(report.notes),
+        notes=notes,
     )
 
 

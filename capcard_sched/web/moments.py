@@ -35,10 +35,10 @@ def moment_of(cluster: Cluster) -> Moment:
 
 
 def _in_order_of_colors(cluster: Cluster) -> tuple[str, ...]:
-    """All queues by name; `default` and `root`, which often have no jobs, last."""
+    """Visible queues by name; `default` and `root`, which often have no jobs, last."""
     state = cluster.core.snapshot().state
     last = (state.default_queue, ROOT)
-    return tuple(sorted(state.queues, key=lambda name: (name in last, name)))
+    return tuple(sorted(filter(cluster.may_see_queue, state.queues), key=lambda name: (name in last, name)))
 
 
 def parse_moment(text: str, history: History) -> float:

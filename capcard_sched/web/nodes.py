@@ -62,7 +62,7 @@ def node_list(cluster: Cluster, query: Mapping[str, str]) -> NodeList:
         pages=pages,
         items=tuple(_row(node, boxes) for node in shown),
         cards=boxes.all_cards,
-        queues=tuple(sorted(cluster.core.snapshot().state.queues)),
+        queues=tuple(sorted(filter(cluster.may_see_queue, cluster.core.snapshot().state.queues))),
         fragmentation=cluster.part("fragmentation", lambda: _fragmentation(cluster)),
     )
 
@@ -130,7 +130,7 @@ class NodeBoxes:
 
     def queues_of(self, name: str) -> set[str]:
         """The queues with pods on a node."""
-        return {task.job.queue for task in self.node(name).tasks.values() if task.job is not None}
+        return {self._visible_queue(task.job.queue) for task in self.node(name).tasks.values() if task.job is not None}
 
     def row(self, name: str) -> tuple[NodeCardRow, ...]:
         """The cards of a node: those that pods request by number, then the shared ones, each sorted."""
@@ -167,11 +167,19 @@ class NodeBoxes:
         return Tenant(
             pod=f"{task.namespace}/{task.name}" if is_visible else "",
             workload=workload_name(task) if is_visible else "",
-            queue=task.job.queue if task.job is not None else "",
+            queue=self._visible_queue(task.job.queue) if task.job is not None else "",
             share=share,
             terminating=task.deleting,
             text=text,
         )
+
+    def _visible_queue(self, queue: str) -> str:
+        """A queue, or the lowest visible one above it; "" for none."""
+        for _ in self._state.queues:
+            if self._cluster.may_see_queue(queue):
+                return queue
+            queue = self._state.queues[queue].parent if queue in self._state.queues else ""
+        return ""
 
     def of_pod(self, row: SharedCardRow, tenant: CardTenant) -> Tenant:
         """A pod on a shared card."""

@@ -14,6 +14,7 @@ from capcard_sched.ledger.usage_report import DAY, UsageQuery
 from capcard_sched.model.queue import ROOT
 from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.reports.evictions import preemptor_namespace, preemptor_text
+from capcard_sched.web.access import is_visible_queue
 from capcard_sched.web.history import EvictionMark, History
 from capcard_sched.web.job_rows import ORDERS, job_page
 from capcard_sched.web.ledger_documents import HIDDEN_PREEMPTOR
@@ -82,7 +83,7 @@ def past_view(
                 length=end - begin,
                 begin=format_timestamp(begin),
                 has_usage=True,
-                queues=tuple(sorted(_parents(state))),
+                queues=tuple(sorted(queue for queue in _parents(state) if is_visible_queue(queue, namespaces))),
                 missing=_MISSING,
             )
             return make(PastCluster(ledger, state, moment, namespaces), query)
@@ -134,7 +135,7 @@ def _jobs(past: PastCluster, query: Mapping[str, str]) -> InsightPart:
 def _usage(past: PastCluster, query: Mapping[str, str]) -> InsightPart:
     by, seconds = dimensions_of(past.namespaces, query), period_of(query)
     report = past.ledger.usage(UsageQuery(past.now - seconds, past.now, by))
-    return usage_page(past.ledger, report, past.moment, query.get("since") or SINCE)
+    return usage_page(past.ledger, report, past.moment, query.get("since") or SINCE, past.namespaces)
 
 
 _VIEWS: Final[Mapping[str, Callable[[PastCluster, Mapping[str, str]], InsightPart]]] = {
@@ -201,7 +202,7 @@ def _parents(state: PastState) -> dict[str, str]:
 
 
 def _quota_rows(past: PastCluster) -> tuple[QuotaRow, ...]:
-    """Queues with quotas, jobs or held cards, each followed by those below it; `root` stands last."""
+    """Visible queues with quotas, jobs or held cards, each followed by those below it; `root` stands last."""
     state, parents = past.state, _parents(past.state)
     used: defaultdict[tuple[str, str], int] = defaultdict(int)
     for row in state.charges:
@@ -237,7 +238,8 @@ def _quota_rows(past: PastCluster) -> tuple[QuotaRow, ...]:
             )
         )
         pending += [(depth + 1, one) for one in below.pop(queue, [])]
-    return tuple(sorted(found, key=lambda row: row.queue == ROOT))
+    shown = (row for row in found if is_visible_queue(row.queue, past.namespaces))
+    return tuple(sorted(shown, key=lambda row: row.queue == ROOT))
 
 
 def _path(queue: str, parents: Mapping[str, str]) -> list[str]:

@@ -24,7 +24,7 @@ from capcard_sched.framework.explain.limits import LimitReader
 from capcard_sched.insight.trials.forked_copy import ForkedCopyError, fork
 from capcard_sched.model.diagnosis import JobDiagnosis
 from capcard_sched.web.cluster import DiagnosisRequest
-from capcard_sched.web.copies import PageAnswer, answer_of, as_copy
+from capcard_sched.web.copies import PageAnswer, answer_of, as_copy, as_slow_copy
 from capcard_sched.web.job_page import diagnose_attempted, tries_jobs
 from capcard_sched.web.pages import FIRST_ADDRESSES, PAGES
 from capcard_sched.web.views import JobView
@@ -225,8 +225,13 @@ def _serve(requests: socket.socket, answer: Callable[[bytes], bytes], is_quick: 
         if is_quick(body):
             _respond(answer, body, writer)
         else:
-            fork(lambda body=body, writer=writer: _respond(answer, body, writer))  # type: ignore[misc]
+            fork(lambda body=body, writer=writer: _respond_slowly(answer, body, writer))  # type: ignore[misc]
             os.close(writer)
+
+
+def _respond_slowly(answer: Callable[[bytes], bytes], body: bytes, writer: int) -> int:
+    as_slow_copy()
+    return _respond(answer, body, writer)
 
 
 def _respond(answer: Callable[[bytes], bytes], body: bytes, writer: int) -> int:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from capcard_sched.framework.explain.queue_uses import queue_uses
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.queue import ROOT
 from capcard_sched.web.job_rows import all_jobs, job_rows
 from capcard_sched.web.moments import moment_of, past_evictions
+from capcard_sched.web.redaction import redactor_of
 from capcard_sched.web.views import BudgetRow, QueueList, QueueView, QuotaCell, QuotaRow
 
 if TYPE_CHECKING:
@@ -24,8 +27,16 @@ _SEVERAL: Final = "|"
 
 
 def quota_rows(cluster: Cluster) -> tuple[QuotaRow, ...]:
-    """Every queue, each followed by those below it. `root` is no level of its own, and stands last."""
-    return cluster.part("quota rows", lambda: _quota_rows(cluster))
+    """Every visible queue, each followed by those below it. `root` is no level of its own, and stands last."""
+    rows = cluster.part("quota rows", lambda: _quota_rows(cluster))
+    if cluster.namespaces is None:
+        return rows
+    redactor = redactor_of(cluster)
+    return tuple(
+        replace(row, warnings=tuple(map(redactor.text, row.warnings)))
+        for row in rows
+        if cluster.may_see_queue(row.queue)
+    )
 
 
 def _quota_rows(cluster: Cluster) -> tuple[QuotaRow, ...]:
@@ -116,7 +127,8 @@ def tree_of(rows: Sequence[QuotaRow], name: str) -> tuple[QuotaRow, list[QuotaRo
 def queue_view(cluster: Cluster, query: Mapping[str, str]) -> QueueView:
     """The page of the queue `name` of a query. Raises LookupError for an unknown one."""
     own, above, below = tree_of(quota_rows(cluster), query["name"])
-    within, name = {row.queue for row in below}, own.queue
+    every = cluster.part("quota rows", lambda: _quota_rows(cluster))
+    within, name = {row.queue for row in tree_of(every, own.queue)[2]}, own.queue
     items = [item for item in all_jobs(cluster) if item["queue"] in within]
     shown = job_rows(cluster, items)
     return QueueView(
@@ -160,8 +172,6 @@ def _budget(name: str, budget: CardBudget, card: str, limit: int) -> BudgetRow:
 
 def _series_of(history: History, queues: set[str]) -> tuple[CardSeries, ...]:
     """The series of some queues."""
-    from msgspec.structs import replace
-
     found: Sequence[CardSeries] = [
         replace(one, queues=tuple(series for series in one.queues if series.queue in queues)) for one in history.cards
     ]

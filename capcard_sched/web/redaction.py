@@ -64,7 +64,7 @@ class Redactor:
 
 
 def redactor_of(cluster: Cluster) -> Redactor:
-    """The redactor of a viewer: the other namespaces with jobs or pods are hidden."""
+    """The redactor of a viewer: the other namespaces with jobs, pods or NamespaceQueues are hidden."""
     if cluster.namespaces is None:
         return Redactor(())
     names = cluster.part("namespaces", lambda: _namespaces(cluster))
@@ -72,9 +72,10 @@ def redactor_of(cluster: Cluster) -> Redactor:
 
 
 def _namespaces(cluster: Cluster) -> set[str]:
-    """The namespaces with jobs or pods."""
+    """The namespaces with jobs, pods or NamespaceQueues."""
     state = cluster.core.snapshot().state
     names = {job.namespace for job in state.jobs.values()} | {task.namespace for task in state.tasks.values()}
+    names |= {namespace for queue in state.queues for namespace, slash, _ in [queue.partition("/")] if slash}
     for kind in ("Pod", "Job"):
         names |= {(obj.get("metadata") or {}).get("namespace") or "" for obj in cluster.objects.all_of(kind)}
     return names

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import re
 import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
@@ -32,6 +33,7 @@ LEAST_SECRET: Final = 32
 _AUTHENTICATED: Final = "system:authenticated"
 #: Prefix of the users and groups of Kubernetes itself; no proxy names one.
 _RESERVED: Final = "system:"
+_SERVICE_ACCOUNT: Final = re.compile(r"(system:serviceaccount:[^:]+):[^:]+")
 #: Seconds for which a review is believed.
 _BELIEVED: Final = 60.0
 #: Viewers whose reviews are kept.
@@ -57,7 +59,7 @@ class ReviewedAccess(ABC):
         """The namespaces of the viewer; None for all. Raises DeniedError."""
         try:
             user, known = await self._viewer(request)
-            request[VIEWER] = str(user.get("username") or "")
+            request[VIEWER] = viewer_of(str(user.get("username") or ""))
             if await self._may_see(user, known, ""):
                 return None
             names = [name for name in self._all() if name]
@@ -154,6 +156,12 @@ class ProxyAccess(ReviewedAccess):
         key = hashlib.sha256("\0".join((user, *groups)).encode()).digest()
         found = {"username": user, "groups": [*groups, _AUTHENTICATED]}
         return self._believed(key) or self._keep(key, found)
+
+
+def viewer_of(user: str) -> str:
+    """The viewer whose requests are limited: the accounts of a namespace are one, its owner creates any number."""
+    found = _SERVICE_ACCOUNT.fullmatch(user)
+    return user if found is None else found[1]
 
 
 def read_secret(file: Path) -> bytes:

@@ -18,7 +18,8 @@ from capcard_sched.web.pages import PAGES, USAGE
 from capcard_sched.web.render import render
 from capcard_sched.web.source import UnavailableError
 from capcard_sched.web.usage_csv import usage_csv
-from capcard_sched.web.views import UsageView, WebError
+from capcard_sched.web.view_turns import ViewTurns
+from capcard_sched.web.views import JobView, UsageView, WebError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -47,10 +48,15 @@ _COMMON: Final = frozenset({"at"})
 #: Bytes of a request line: a scheduler-conf is part of an address.
 _LINE_BYTES: Final = 65_536
 #: Streams of events at a time.
-_STREAMS: Final = 64
+STREAMS: Final = 64
 #: Streams, and views that are made or wait, of one user at a time.
 STREAMS_OF_ONE: Final = 16
 VIEWS_OF_ONE: Final = 8
+#: Views that are made at a time, and those of one user: slow ones, and others, which do not wait for them.
+_SLOW_TURNS: Final = (2, 1)
+_QUICK_TURNS: Final = (3, 2)
+#: The sum of both.
+VIEWS_AT_ONCE: Final = _SLOW_TURNS[0] + _QUICK_TURNS[0]
 
 
 class WebServer:
@@ -77,6 +83,7 @@ class WebServer:
         self._streams: dict[asyncio.Task[object], str] = {}
         #: User to the number of views.
         self._views: Counter[str] = Counter()
+        self._slow, self._quick = ViewTurns(*_SLOW_TURNS), ViewTurns(*_QUICK_TURNS)
 
     async def start(self, host: str, port: int) -> int:
         """Listen. Returns the port. Raises OSError."""
@@ -149,7 +156,9 @@ class WebServer:
             raise UnavailableError(f"{VIEWS_OF_ONE} pages of this user are being made already")
         self._views[viewer] += 1
         try:
-            return await self._source.view(page, {**query, **request.match_info}, request[_NAMESPACES])
+            turns = self._slow if is_slow(page, query) else self._quick
+            async with turns.turn(viewer):
+                return await self._source.view(page, {**query, **request.match_info}, request[_NAMESPACES])
         finally:
             self._views -= Counter([viewer])
 
@@ -183,8 +192,8 @@ class WebServer:
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events: the page is read again after a change."""
-        if len(self._streams) >= _STREAMS:
-            raise UnavailableError(f"{_STREAMS} streams of events are open already")
+        if len(self._streams) >= STREAMS:
+            raise UnavailableError(f"{STREAMS} streams of events are open already")
         viewer = request.get(VIEWER, "")
         if viewer and list(self._streams.values()).count(viewer) >= STREAMS_OF_ONE:
             raise UnavailableError(f"{STREAMS_OF_ONE} streams of events of this user are open already")
@@ -202,6 +211,11 @@ class WebServer:
         finally:
             self._streams.pop(task, None)
         return response
+
+
+def is_slow(page: Page, query: Mapping[str, str]) -> bool:
+    """Whether a view takes longer than others: it has trials on request, or reads a database."""
+    return bool(query.get("at")) or (page.is_slow and (page.kind is not JobView or query.get("fix") == "1"))
 
 
 def _query(request: web.Request, page: Page) -> dict[str, str]:

@@ -9,6 +9,7 @@ from capcard_sched.ledger.database import LedgerError
 from capcard_sched.ledger.usage_ledger import open_ledger
 from capcard_sched.ledger.usage_report import UsageQuery, parse_dimensions
 from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span, parse_timestamp
+from capcard_sched.web.access import is_visible_queue
 from capcard_sched.web.history import CardSeries, QueueSeries
 from capcard_sched.web.moments import moment_of
 from capcard_sched.web.views import CardHours, UsageGroup, UsageView
@@ -38,27 +39,39 @@ def usage_view(cluster: Cluster, query: Mapping[str, str]) -> UsageView:
         with opened_ledger(cluster) as ledger:
             until = ledger.recorded_until
             report = ledger.usage(UsageQuery(until - seconds, until, by), meter_of(cluster))
-            return usage_page(ledger, report, moment_of(cluster), since)
+            return usage_page(ledger, report, moment_of(cluster), since, cluster.namespaces)
     except LedgerError as error:
         raise LookupError(str(error)) from None
 
 
-def usage_page(ledger: UsageLedger, report: UsageReport, moment: Moment, since: str) -> UsageView:
+def usage_page(
+    ledger: UsageLedger, report: UsageReport, moment: Moment, since: str, namespaces: frozenset[str] | None = None
+) -> UsageView:
     """The page of a report of a ledger. `since`: the period, as given. Raises LedgerError."""
     first, until = parse_timestamp(report.since), parse_timestamp(report.until)
     begin = max(first, ledger.recorded_since)
-    series = ledger.series(begin, until)
+    series = [one for one in ledger.series(begin, until) if is_visible_queue(one.queue, namespaces)]
+    rows, notes = visible_rows(report, namespaces)
     return UsageView(
         moment=moment,
         begin=report.since,
         end=report.until,
         since=since,
         by=report.by,
-        groups=tuple(map(usage_group, report.rows)),
+        groups=tuple(map(usage_group, rows)),
         cards=tuple(map(_card, report.cards)),
         series=_series(series, {row.card: row.capacity for row in report.cards}, until - begin),
-        notes=tuple(report.notes),
+        notes=notes,
     )
+
+
+def visible_rows(report: UsageReport, namespaces: frozenset[str] | None) -> tuple[list[UsageRow], tuple[str, ...]]:
+    """The rows of a report that a viewer of namespaces may see, and the notes."""
+    place = report.by.index("queue") if "queue" in report.by else -1
+    rows = [row for row in report.rows if place < 0 or is_visible_queue(row.group[place], namespaces)]
+    if len(rows) == len(report.rows):
+        return rows, tuple(report.notes)
+    return rows, (*report.notes, "NamespaceQueues of namespaces whose pods you may not get are left out")
 
 
 def meter_of(cluster: Cluster) -> CardMeter | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.model.quoting import escaped
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 _AMOUNTS: Final = ("used", "evicted", "quota", "idle", "lent")
 #: First characters of a formula; spreadsheets skip space, and read the wide forms as the others.
 _FORMULAS: Final = frozenset("=+-@\uff1d\uff0b\uff0d\uff20")
+_LATER_FORMULA: Final = re.compile(f'(;[\\s"]*)(?=[{re.escape("".join(sorted(_FORMULAS)))}])')
 
 
 def usage_csv(by: Sequence[str], groups: Iterable[UsageGroup], more: Mapping[str, Sequence[str]] | None = None) -> str:
@@ -45,7 +47,8 @@ def usage_csv(by: Sequence[str], groups: Iterable[UsageGroup], more: Mapping[str
 def plain_cell(value: str) -> str:
     """A text that no spreadsheet takes for a formula: one that begins as one, or with space, gets an apostrophe.
 
-    Control characters are escaped: a line break is a row to many readers.
+    So does a part behind a semicolon, which begins a cell where the comma is the decimal separator. Control characters
+    are escaped: a line break is a row to many readers.
     """
-    first, text = value[:1], escaped(value)
+    first, text = value[:1], _LATER_FORMULA.sub(r"\1'", escaped(value))
     return f"'{text}" if first in _FORMULAS or first.isspace() else text

@@ -41,4 +41,5 @@ class CardAccounts:
         claimed = self.demands.claims.open(session)
         if claimed:
             self.demands.forget_claims()
+        claimed |= self.demands.forget_postponed(session)
         return self.ledger.refresh(session, renamed, claimed)

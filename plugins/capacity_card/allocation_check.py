@@ -86,6 +86,8 @@ class AllocationCheck:
         if not queue.is_open:
             return Grant(0, self._refusals.not_open(hook, queue, task=task.name))
         demand = self._demands.of(task.cls)
+        if demand.postponed:
+            return Grant(0, self._refusals.postponed(hook, queue.name, demand.error))
         if demand.error:
             return Grant(0, self._refusals.no_charge(hook, queue.name, demand.error))
         several = demand.several and demand.amount > 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
 from capcard_sched.model.cards import CARD, CardSyntaxError, parse_card_name
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _Part: TypeAlias = tuple[str, int]
 #: Task classes, and results derived from them. Both caches are cleared beyond this size.
 _MAX_CLASSES = 4096
+#: Postponed classes of a namespace that one session reads again.
+_MOST_AGAIN: Final = 64
 
 
 class _HeldCard(NamedTuple):
@@ -60,6 +63,8 @@ class CardDemand:
     by_claims: bool = False
     #: The demand in a cluster with nodes that offer its cards; None if some node does, or the amount is unknown.
     absent: CardDemand | None = None
+    #: Whether a later session computes the amount; `error` has the reason.
+    postponed: bool = False
     amount: int = field(init=False)
     several: bool = field(init=False)
     _fixed: dict[tuple[str, int], Charge] = field(init=False, default_factory=dict)
@@ -88,6 +93,8 @@ class CardDemands:
         self.claims = ClaimCards()
         self._inventory = inventory
         self._demands: dict[TaskClass, CardDemand] = {}
+        #: By namespace, the classes whose claims a later session reads.
+        self._postponed: dict[str, dict[TaskClass, None]] = {}
         #: Results that others derive from demands, by their inputs.
         self.derived: dict[tuple[object, ...], Any] = {}
         self._session: Session | None = None
@@ -112,6 +119,21 @@ class CardDemands:
         for cls in [cls for cls in self._demands if cls.claims]:
             del self._demands[cls]
         self.derived.clear()
+
+    def forget_postponed(self, session: Session) -> set[str]:
+        """Forgets some postponed demands of each namespace. Returns the keys of their jobs."""
+        if not self._postponed:
+            return set()
+        again = {cls for classes in self._postponed.values() for cls in islice(classes, _MOST_AGAIN)}
+        for cls in again:
+            del self._postponed[cls.namespace][cls]
+            self._demands.pop(cls, None)
+        self._postponed = {namespace: classes for namespace, classes in self._postponed.items() if classes}
+        self.derived.clear()
+        if self._postponed:
+            session.results.report.leave_unfinished()
+        tasks = session.snapshot.tasks_by_uid.values()
+        return {task.job.key for task in tasks if task.cls in again and task.job is not None}
 
     def forget(self) -> None:
         self._demands.clear()
@@ -206,10 +228,14 @@ class CardDemands:
         written = _card_name(cls)
         names: tuple[str, ...] = ()
         alternatives: tuple[str, ...] = ()
-        amount, error, unnamed, inferred, by_claims = 0, "", "", False, False
+        amount, error, unnamed, inferred, by_claims, postponed = 0, "", "", False, False, False
         try:
             names = parse_card_name(written)
             claimed = self.claims.of(cls) if cls.claims else ClaimDemand()
+            if postponed := claimed.postponed:
+                self._postponed.setdefault(cls.namespace, {})[cls] = None
+                if self._session is not None:
+                    self._session.results.report.leave_unfinished()
             if claimed.error or claimed.cards:
                 by_claims = True
                 names = alternatives = self._with_claims(cls, claimed)
@@ -243,7 +269,7 @@ class CardDemands:
         absent = None
         if error and names and not by_claims and not any(map(self._inventory.resources_of, names)):
             absent = self._absent(cls, names, amounts, shares)
-        return CardDemand(claim, names, alternatives, error, unnamed, inferred, by_claims, absent)
+        return CardDemand(claim, names, alternatives, error, unnamed, inferred, by_claims, absent, postponed)
 
     def _absent(
         self, cls: TaskClass, names: tuple[str, ...], amounts: tuple[_Part, ...], shares: tuple[_Part, ...]

@@ -37,6 +37,14 @@ if TYPE_CHECKING:
 _MOST_SELECTORS: Final = 4096
 
 
+#: Devices that the selectors of the claims of one namespace are compared with in one session: about one CPU second.
+MOST_COMPARED: Final = 50_000
+
+
+class _PostponedError(AllocationError):
+    """The cards of a claim are found in a later session."""
+
+
 class ClaimDemand(NamedTuple):
     """What the claims of a pod request of one of some cards."""
 
@@ -46,6 +54,8 @@ class ClaimDemand(NamedTuple):
     amount: int = 0
     #: Why the charge cannot be computed; "" when it can.
     error: str = ""
+    #: Whether the next session is to compute it.
+    postponed: bool = False
 
 
 class _CardRequest(NamedTuple):
@@ -76,10 +86,14 @@ class ClaimCards:
         self._cards: dict[tuple[Program, ...], dict[str, bool]] = {}
         #: Content of a claim and accepted cards to its requests for cards.
         self._requests: dict[tuple[bytes, tuple[str, ...]], list[_CardRequest]] = {}
+        #: Devices that selectors were compared with: in this session by namespace, and since the start.
+        self._compared_for = Counter[str]()
+        self._compared = 0
 
     def open(self, session: Session) -> set[str]:
         """The keys of the jobs whose demands may have changed."""
         changed, self._session = session.changed, session
+        self._compared_for.clear()
         if self.read(session.snapshot.devices, session.snapshot.claims.claims, session.snapshot.claim_templates):
             tasks = session.snapshot.tasks_by_uid.values()
             return {task.job.key for task in tasks if task.cls.claims and task.job is not None}
@@ -177,7 +191,7 @@ class ClaimCards:
             for each in claims:
                 requests += self._claimed(namespace, each, names)
         except AllocationError as error:
-            return ClaimDemand(error=str(error))
+            return ClaimDemand(error=str(error), postponed=isinstance(error, _PostponedError))
         if not requests:
             return ClaimDemand()
         cards = tuple([card for card in requests[0].cards if all(card in other.cards for other in requests)])
@@ -206,16 +220,26 @@ class ClaimCards:
         claim = claim_of(namespace, each, self._claims, self._templates)
         if claim is None:
             return []
+        allocated = self._allocated(namespace, each)
+        if allocated and each.template:
+            return allocated
         found = self._requests.get((claim.content, names))
         if found is None:
             plan = plan_of(claim, self._inventory)
             if plan is None:
                 return []
+            if claim.allocation is None and self._compared_for[namespace] >= MOST_COMPARED:
+                raise _PostponedError(
+                    f"the cards of claim {each.claim or each.template} are not known yet: the selectors of namespace "
+                    f"{namespace} were compared with {MOST_COMPARED} devices in this session"
+                )
+            before = self._compared
             found = [
                 request
                 for alternatives in plan.requests
                 if (request := self._requested(plan, alternatives, names)) is not None
             ]
+            self._compared_for[namespace] += self._compared - before
             if len(self._requests) >= _MOST_SELECTORS:
                 self._requests.clear()
             self._requests[claim.content, names] = found
@@ -225,7 +249,7 @@ class ClaimCards:
                 f"resourceClaimName {each.claim} of card <{listed}> is not supported with card quotas: "
                 "use resourceClaimTemplateName"
             )
-        return self._allocated(namespace, each) or found
+        return allocated or found
 
     def _allocated(self, namespace: str, each: PodClaim) -> list[_CardRequest]:
         """The cards that an allocated claim holds; [] for other claims, and while a device is unknown or shared."""
@@ -272,6 +296,7 @@ class ClaimCards:
             if len(self._cards) >= _MOST_SELECTORS:
                 self._cards.clear()
             cards = self._cards[key] = {}
+            self._compared += len(self._different_devices())
             for card, device in self._different_devices():
                 if may_match(request, device):
                     cards[card] = cards.get(card, False) or device.is_shared
@@ -299,6 +324,7 @@ class ClaimCards:
     def _others_match(self, request: RequestPlan) -> bool:
         """Whether devices of drivers without cards pass the selectors."""
         different = self._different_devices()
+        self._compared += len(different)
         return any(device.id[0] != NVIDIA_DRIVER and may_match(request, device) for _, device in different)
 
     def _different_devices(self) -> list[tuple[str, PoolDevice]]:

@@ -9,6 +9,7 @@ import msgspec
 
 from capcard_sched.model.namespace_queues import missing_text
 from capcard_sched.model.reasons import (
+    CLAIM_CARDS_POSTPONED,
     EMPTY_QUEUE_CAPABILITY,
     GET_TASK_REQUEST_RESOURCE_FAILED,
     INSUFFICIENT_CPU_QUOTA,
@@ -95,6 +96,12 @@ class QuotaRefusals:
     def no_charge(self, hook: QuotaHook, queue: str, error: str, *, pods_too: bool = False) -> Refusal:
         row = GET_TASK_REQUEST_RESOURCE_FAILED
         return self.refusal(hook, queue, row, row.render(queue=queue, error=error), pods_too=pods_too)
+
+    def postponed(self, hook: QuotaHook, queue: str, error: str) -> Refusal:
+        """The charge is computed in a later session."""
+        row = CLAIM_CARDS_POSTPONED
+        refusal = self.refusal(hook, queue, row, row.render(error=error), event=False)
+        return msgspec.structs.replace(refusal, in_order=True)
 
     def not_open(self, hook: QuotaHook, queue: Queue, *, task: str = "", pods_too: bool = False) -> Refusal:
         """The queue is not open: it admits nothing, and reclaims nothing for its pod `task`."""

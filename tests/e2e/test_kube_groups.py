@@ -149,3 +149,43 @@ async def test_a_group_that_is_evicted_as_a_whole_has_the_condition_before_its_p
         rows = {row["type"]: row for row in found["status"]["conditions"]}
         assert rows["PodGroupInitiallyScheduled"]["status"] == "True", "it started once"
         assert rows["DisruptionTarget"]["message"] == "capcard-sched: preempting to accommodate a higher priority pod"
+
+
+@pytest.mark.timeout(240)
+async def test_a_group_takes_no_pods_owners_and_claims_of_another_namespace(
+    cluster: Cluster, serving: ControlPlane, tmp_path: Path
+) -> None:
+    """A tenant names the group, the Job and the uid of a peer."""
+    config, peer = serving.kubeconfig_for("scheduler-a"), await cluster.make_namespace()
+    async with Daemon(config, tmp_path) as daemon, Controllers(config, tmp_path):
+        await daemon.logged("caches synced")
+        theirs = await cluster.create({**kube_group("g", 2), "metadata": {"name": "g", "namespace": peer}})
+        await cluster.create_all([node("n1", cpu=8), _in(peer, member("first", "g")), member("forged", "g")])
+        await daemon.settled()
+        assert await bound(cluster) == set()
+        own = kube_group("g", 2)
+        reference = {"apiVersion": _API, "kind": "PodGroup", "name": "g", "uid": theirs["metadata"]["uid"]}
+        own["metadata"]["ownerReferences"] = [{**reference, "controller": True}]
+        await cluster.create(own)
+        claimed = kube_group("claimed", 1)
+        claimed["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimName": "of-a-peer"}]
+        stored = await cluster.create(claimed)
+        await cluster.create(member("with-claims", "claimed"))
+        await daemon.settled()
+        assert await bound(cluster) == (set() if stored["spec"].get("resourceClaims") else {"with-claims"})
+        assert await cluster.find("pods", "first", namespace=peer) is not None
+        found = await cluster.get(_GROUPS, "g", namespace=peer)
+        assert found["metadata"].get("annotations") == theirs["metadata"].get("annotations")
+        await cluster.create(_in(peer, member("second", "g")))
+
+        async def is_whole() -> bool:
+            pods = await cluster.list("pods", namespace=peer)
+            return len(pods) == 2 and all(each["spec"].get("nodeName") for each in pods)
+
+        await cluster.wait_until(is_whole, "the gang of the peer starts")
+        assert "forged" not in await bound(cluster)
+
+
+def _in(namespace: str, manifest: Manifest) -> Manifest:
+    manifest["metadata"]["namespace"] = namespace
+    return manifest

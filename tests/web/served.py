@@ -41,6 +41,8 @@ class Served(NamedTuple):
     """A server."""
 
     url: str
+    #: Of its process.
+    pid: int = 0
 
     def get(self, path: str, method: str = "GET", **headers: str) -> Reply:
         """The response to a request."""
@@ -67,7 +69,7 @@ def serving(*arguments: str) -> Iterator[Served]:
             assert process.stdout is not None
             line = process.stdout.readline()
             assert line.startswith("serving on "), line
-            yield Served(line.removeprefix("serving on ").strip().rstrip("/"))
+            yield Served(line.removeprefix("serving on ").strip().rstrip("/"), process.pid)
         finally:
             process.terminate()
             assert process.wait(60) == 0

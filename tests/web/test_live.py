@@ -49,7 +49,7 @@ async def serving_live(config: Path, *arguments: str) -> AsyncIterator[Served]:
                 is_synced |= line.startswith("in sync with ")
                 if line.startswith("serving on "):
                     url = line.removeprefix("serving on ").strip().rstrip("/")
-        yield Served(url)
+        yield Served(url, process.pid)
     finally:
         process.terminate()
         assert await process.wait() == 0

@@ -14,12 +14,13 @@ import pytest
 
 from capcard_sched.cli.sources.source import Source
 from capcard_sched.cli.web_files import FileClusters
-from capcard_sched.cli.web_live import _AT_ONCE, LiveClusters
+from capcard_sched.cli.web_live import LiveClusters
 from capcard_sched.insight.trials.forked_copy import ForkedCopyError
 from capcard_sched.web.cluster import Cluster
 from capcard_sched.web.copies import answer_of
 from capcard_sched.web.pages import OVERVIEW, PAGES
 from capcard_sched.web.prepared import PreparedCluster
+from capcard_sched.web.server import VIEWS_AT_ONCE
 from capcard_sched.web.source import UnavailableError
 from capcard_sched.web.views import JobView, Overview
 from tests.clock import until
@@ -191,7 +192,7 @@ async def test_a_request_whose_state_ends_has_the_next_one(demo: Cluster, tmp_pa
         former = live._shown
         assert former is not None
         async with AsyncExitStack() as slots:
-            for _ in range(_AT_ONCE):
+            for _ in range(VIEWS_AT_ONCE):
                 await slots.enter_async_context(live._slots)
             known = len(former.views)
             waiting = asyncio.create_task(live.view(JOBS, {"queue": "serving"}, None))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.statement import Statement
     from capcard_sched.model.job import Job, Node, Task
     from capcard_sched.model.queue import Queue
+    from capcard_sched.model.reasons import Reason
 
 
 class GangAllocator:
@@ -85,7 +86,11 @@ class GangAllocator:
             if ready and self._position and session.deadline.is_over(self._queue.name):
                 break
             if not ready and session.deadline.is_exhausted(self._queue.name):
-                self._end_unfinished()
+                self._end_unfinished(reasons.ATTEMPT_TOO_LONG)
+                break
+            if self._position and session.claim_work.is_exhausted(job):
+                if not ready:
+                    self._end_unfinished(reasons.CLAIM_SEARCHES)
                 break
             signature = self._engine.signature(self._queue, tasks[self._position])
             if ready:
@@ -104,9 +109,8 @@ class GangAllocator:
         found = self.shortages
         return found if found is None else {**found, **dict.fromkeys(self._placed_signatures - found.keys(), 0)}
 
-    def _end_unfinished(self) -> None:
-        """Gives up on the rest of the gang: the attempt takes longer than the session deadline."""
-        row = reasons.ATTEMPT_TOO_LONG
+    def _end_unfinished(self, row: Reason) -> None:
+        """Gives up on the rest of the gang: the attempt reached a bound of the session."""
         refusal = Refusal("allocatable", "", row.code, row.render(), queue=self._queue.name, in_order=True)
         self._give_up(len(self._tasks), TaskOutcome("refused", refusal.message, refusal=refusal))
         self.by_amounts, self.shortages = False, None
@@ -186,6 +190,8 @@ class GangAllocator:
         """Records the quota's refusal for all further tasks of the signature."""
         end = self._end_of_run(signature, len(self._tasks))
         if refusal is not None:
+            if refusal.in_order:  # the next session tries again
+                self.by_amounts, self.shortages = False, None
             for task in self._tasks[self._position : end]:
                 self._session.results.refuse(task, refusal)
         self._give_up(end, TaskOutcome("refused", refusal.message if refusal is not None else "", refusal=refusal))

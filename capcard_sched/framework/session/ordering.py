@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
+    from capcard_sched.model.reasons import Reason
 
 Item = TypeVar("Item")
 
@@ -74,7 +75,7 @@ class Rounds:
     deadline are deferred: in the next session they precede the jobs that were tried, except in a strict FIFO queue.
     """
 
-    __slots__ = ("_action", "_attempted", "_deferred", "_hook", "_jobs", "_later", "_queues", "_session")
+    __slots__ = ("_action", "_attempted", "_deferred", "_held", "_hook", "_jobs", "_later", "_queues", "_session")
 
     def __init__(self, session: Session, action: str, hook: str = "") -> None:
         """`action`: its name; `hook`: the hook of the refusal that deferred jobs get, "" for none."""
@@ -84,6 +85,8 @@ class Rounds:
         self._deferred = session.carry_over.pop_deferrals(action)
         #: Keys of the jobs tried so far, by queue.
         self._attempted: dict[str, list[str]] = {}
+        #: By queue, jobs of namespaces beyond their bound of searches for devices.
+        self._held: dict[str, list[Job]] = {}
         self._jobs: dict[str, KeyHeap[Job]] = {}
         self._queues: KeyHeap[Queue] = KeyHeap(session.queue_key)
         #: Jobs that take part once the session evicts; None when they do, or when there are none.
@@ -163,43 +166,58 @@ class Rounds:
     def pop_job(self, queue: Queue) -> Job | None:
         """The best job of a queue, to be tried now. None beyond the queue's share: its jobs are deferred.
 
+        Jobs of a namespace beyond its bound of searches for devices are passed over, and deferred with the last job.
         IndexError when no job is left.
         """
         waiting = self._jobs[queue.name]
-        deadline = self._session.deadline
+        deadline, work = self._session.deadline, self._session.claim_work
         if deadline.may_defer and not deadline.allows_attempt(queue.name):
             self._defer(queue, waiting)
             return None
         job = waiting.pop()
-        if deadline.may_defer:
+        if work.is_enabled:
+            held = self._held.setdefault(queue.name, [])
+            while not work.allows_attempt(job):
+                held.append(job)
+                if queue.strict_fifo or not waiting:
+                    self._defer(queue, waiting)
+                    return None
+                job = waiting.pop()
+            if held and not waiting:
+                self._attempted.setdefault(queue.name, []).append(job.key)
+                self._defer(queue, waiting)
+                return job
+        if deadline.may_defer or work.is_enabled:
             self._attempted.setdefault(queue.name, []).append(job.key)
         return job
 
     def _defer(self, queue: Queue, waiting: KeyHeap[Job]) -> None:
+        """Leaves jobs to the next session: those that wait behind the queue's share, and the held ones."""
         session, known = self._session, self._deferred.get(queue.name)
         attempted = self._attempted.get(queue.name, ())
         order = dict.fromkeys(known.tried if known is not None else ())
         for key in attempted:
             order.pop(key, None)
             order[key] = None
-        if known is None:
-            row = reasons.SESSION_DEADLINE
-            message = row.render(queue=queue.name)
-            refusal = Refusal(self._hook, "", row.code, message, queue=queue.name, in_order=True)
-        else:
-            refusal = known.refusal
+        refusal = self._refusal(reasons.SESSION_DEADLINE, queue) if known is None else known.refusal
         since_change = frozenset(attempted)
         if known is not None and not session.changed:
             since_change |= known.since_change
         tried = {key: position for position, key in enumerate((key for key in order if key in session.jobs), 1)}
         session.carry_over.defer(self._action, queue.name, Deferral(refusal, tried, since_change))
-        for job in waiting:
+        held = self._held.pop(queue.name, ())
+        beyond = self._refusal(reasons.CLAIM_SEARCHES, queue)
+        for job, reason in chain(((job, beyond) for job in held), ((job, refusal) for job in waiting)):
             if job.key not in since_change:
                 session.results.report.leave_unfinished()
             if self._hook and job.key not in order:
-                session.results.refuse(job, refusal)
+                session.results.refuse(job, reason)
             if self._hook:
-                session.results.explain_pending(job, refusal)
+                session.results.explain_pending(job, reason)
+
+    def _refusal(self, row: Reason, queue: Queue) -> Refusal:
+        message = row.render(queue=queue.name)
+        return Refusal(self._hook, "", row.code, message, queue=queue.name, in_order=True)
 
 
 def contenders(

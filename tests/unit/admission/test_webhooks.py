@@ -24,7 +24,8 @@ from capcard_sched.admission.pods import (
 from capcard_sched.admission.queues import QueueRules, check_queue_deletion, check_queue_object, default_queue
 from capcard_sched.admission.review import AdmissionResult, ClusterView, finding_text
 from capcard_sched.model.namespace_queues import NamespaceQueueObject
-from capcard_sched.model.objects import ObjectMeta, QueueObject, QueueSpec, QueueStatus
+from capcard_sched.model.objects import Guarantee, ObjectMeta, QueueObject, QueueSpec, QueueStatus
+from capcard_sched.model.timestamps import format_timestamp
 from tests.unit.admission.objects import Json, changed, vectors, view
 
 JOBS = vectors("jobs.yaml")
@@ -639,6 +640,64 @@ def test_namespace_queues_have_sixteen_levels() -> None:
     assert check_namespace_queue_object(obj, None, known).findings == ()
     below = changed(obj, "spec.parent", "q15")
     assert_rejected(check_namespace_queue_object(below, None, known), "spec.parent", "16 or more NamespaceQueues above")
+
+
+def _divided(**deserved: tuple[str, float]) -> ClusterView:
+    """Queue q deserves 8 cpu and guarantees 4; NamespaceQueues `<namespace>/t` below it: deserved, and when created."""
+    found = view()
+    spec = QueueSpec(allowed_namespaces=("*",), deserved={"cpu": "8"}, guarantee=Guarantee({"cpu": "4"}))
+    found.set_queue(QueueObject(ObjectMeta(name="q"), spec))
+    for namespace, (amount, created) in deserved.items():
+        meta = ObjectMeta(name="t", namespace=namespace, creation_timestamp=format_timestamp(created))
+        below = QueueSpec(parent="cluster/q", deserved={"cpu": amount}, guarantee=Guarantee({"cpu": "1"}))
+        found.set_namespace_queue(NamespaceQueueObject(meta, below))
+    return found
+
+
+def _shared(amount: str, guarantee: str = "1", *, created: float = 0.0, name: str = "t", **more: str) -> Json:
+    meta = {"name": name, "namespace": "a", **({"creationTimestamp": format_timestamp(created)} if created else {})}
+    spec = {"parent": "cluster/q", "deserved": {"cpu": amount, **more}, "guarantee": {"resource": {"cpu": guarantee}}}
+    return {"metadata": meta, "spec": spec}
+
+
+@pytest.mark.parametrize("created", [1.0, 2e9], ids=["the oldest namespace", "the youngest"])
+@pytest.mark.parametrize(
+    "before, after, field",
+    [
+        (_shared("4"), _shared("5"), "spec.deserved"),
+        (_shared("4"), _shared("4", "4"), "spec.guarantee.resource"),
+        (_shared("4"), _shared("4", "3"), ""),
+        (_shared("2"), _shared("4"), ""),
+        (_shared("4"), _shared("4", memory="8Gi"), ""),  # the Queue has no amount of it
+        (_shared("9"), _shared("7"), ""),  # lower than before, if still above what is left
+        (_shared("9"), _shared("9"), ""),
+    ],
+)
+def test_a_namespace_queue_takes_no_amounts_of_other_namespaces(
+    before: Json, after: Json, field: str, created: float
+) -> None:
+    known = _divided(a=(before["spec"]["deserved"]["cpu"], created), b=("4", 1e9))
+    for each in (before, after):
+        each["metadata"]["creationTimestamp"] = format_timestamp(created)
+    result = check_namespace_queue_object(after, before, known)
+    if not field:
+        assert result.findings == ()
+        return
+    assert_rejected(result, field, "below cluster/q adds up to")
+    assert "b" not in {word for each in result.findings for word in each.message.split()}, "no names of others"
+
+
+@pytest.mark.parametrize("amount, is_accepted", [("4", True), ("5", False)])
+def test_a_new_namespace_queue_takes_what_is_left(amount: str, is_accepted: bool) -> None:
+    known = _divided(b=("4", 1e9))
+    result = check_namespace_queue_object(_shared(amount), None, known)
+    assert (result.findings == ()) == is_accepted
+
+
+def test_a_namespace_beyond_its_part_holds_up_no_other() -> None:
+    """Of amounts that were written without the webhook."""
+    known = _divided(b=("4", 1e9), c=("100", 2e9))
+    assert check_namespace_queue_object(_shared("4"), None, known).findings == ()
 
 
 def test_namespace_queues_do_not_bound_the_amounts_of_queues() -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+import unicodedata
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from capcard_sched.cli.main import run
 from capcard_sched.ledger.usage_ledger import open_ledger
 from capcard_sched.model.annotations import LEDGER_USER
+from capcard_sched.web.usage_csv import plain_cell, usage_csv
+from capcard_sched.web.views import UsageGroup
 from tests.unit.ledger.test_ledger_histories import DAY0, HOUR, group, node, pod
 
 
@@ -34,3 +39,31 @@ def test_a_text_of_a_tenant_is_one_cell_and_no_formula(
             assert len(shown.splitlines()) == 2
             assert cell.lstrip()[0] not in "=+-@\uff1d"
             assert amounts[0] == "1.00"
+
+
+_SPECIAL = "=+-@;,\t\r\n \"'|\x85\u2028\u202e\ufeff\uff1d\uff0b\uff0d\uff20\0"
+_HOSTILE = st.text(st.one_of(st.sampled_from(_SPECIAL), st.characters()))
+
+
+@given(_HOSTILE, _HOSTILE)
+def test_no_cell_is_a_formula_with_either_separator(one: str, other: str) -> None:
+    """Spreadsheets split at semicolons where the comma is the decimal separator, and skip space and quotes."""
+    group = UsageGroup(
+        group=(one, other),
+        used=1.0,
+        evicted=0.0,
+        jobs=1,
+        wait_p50=None,
+        wait_p90=None,
+        quota=None,
+        idle=None,
+        lent=None,
+    )
+    text = usage_csv(("user", "queue"), [group])
+    _, (first, second, *amounts) = csv.reader(io.StringIO(text))
+    assert (first, second, amounts[0]) == (plain_cell(one), plain_cell(other), "1.00")
+    assert len(text.splitlines()) == 2
+    line = text.splitlines()[1]
+    for cell in [first, second, *(part.strip().strip('"') for part in line.split(";"))]:
+        assert cell.lstrip()[:1] not in {*"=+-@\uff1d\uff0b\uff0d\uff20"}
+    assert not [each for each in text if unicodedata.category(each) in ("Cc", "Cf", "Zl", "Zp") and each != "\n"]

@@ -195,3 +195,38 @@ def test_pods_that_wait_are_woken_when_their_group_has_one_incarnation_at_most()
         assert groups.must_wait(found, waits, "j")
     woken = [len(observe(groups, each, None)) for each in running]
     assert woken == [*[0] * 48, 50, 0], "each waits again, if it has to"
+
+
+@pytest.mark.parametrize("prefix", ["labels", "annotations"])
+def test_forged_labels_make_one_podgroup_per_pod_at_most_with_an_owner_of_the_namespace(prefix: str) -> None:
+    """Pods without a controller, with labels of an operator: of a JobSet that exists, and of others that do not."""
+    store, controller = Store(VirtualClock()), PodGroupController(["capcard-sched"])
+    spec = {"replicatedJobs": [{"name": "w", "replicas": 8}]}
+    own = store.create(
+        "JobSet.jobset.x-k8s.io/v1alpha2",
+        {
+            "apiVersion": "jobset.x-k8s.io/v1alpha2",
+            "kind": "JobSet",
+            "metadata": {"name": "j", "namespace": "team"},
+            "spec": spec,
+        },
+    )
+    uids = {own["metadata"]["uid"]}
+    names = dict[str, None]()
+    for number in range(60):
+        labels = {_JOB_SET: "j" if number % 2 else f"absent-{number}", _RESTART: str(number)}
+        forged = pod(f"p{number}", "")
+        forged["metadata"][prefix] |= labels
+        stored = store.create("Pod", forged)
+        uids.add(stored["metadata"]["uid"])
+        made = 0
+        for key in [*controller.keys(POD, None, stored)]:
+            for write in controller.reconcile(store, key, 0.0).writes:
+                if isinstance(write, Create):
+                    made += 1
+                    group = write.object
+                    assert group["metadata"]["namespace"] == "team"
+                    assert {each["uid"] for each in group["metadata"]["ownerReferences"]} <= uids
+                    names[group["metadata"]["name"]] = None
+        assert made <= 1
+    assert len(names) <= 60

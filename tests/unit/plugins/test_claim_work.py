@@ -1,0 +1,150 @@
+"""What claims of one namespace that get no devices cost in one session, and pods of other namespaces beside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from benchmarks.claim_objects import present
+from capcard_sched.devices import device_content
+from capcard_sched.devices.device_content import DeviceContent
+from capcard_sched.framework.session import claim_work
+from capcard_sched.model.deltas import ObjectChanged
+from capcard_sched.model.device_objects import ResourceClaimObject
+from capcard_sched.model.objects import PodObject
+from capcard_sched.plugins.capacity_card import claim_cards
+from capcard_sched.testing import Harness
+from tests.unit.devices.pools import claim, decode
+
+_NODES, _HOSTILE = 20, 100
+#: Bounds in place of those of the product, to which the sizes are small.
+_SEARCHES, _COMPARED = 600, 2_000
+#: Nodes times contents of claims, with a share of each: what one session would search.
+_ALL = _NODES * _HOSTILE
+_CONF = "actions: '{actions}'\ntiers:\n- plugins: [{{name: gang}}, {{name: predicates}}{more}]\n"
+
+
+def _put(h: Harness, number: int, namespace: str, name: str, group: str, selector: str = "") -> None:
+    """A pod with a generated claim for one GPU."""
+    meta = {"namespace": namespace, "name": name, "uid": f"pod-{number}"}
+    wanted = claim(number, {"r": {"class": "gpu", **({"cel": selector} if selector else {})}})
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": meta["uid"], "controller": True}
+    wanted["metadata"] |= {"namespace": namespace, "ownerReferences": [owner]}
+    h.apply(ObjectChanged(decode(wanted, ResourceClaimObject)))
+    pod: dict[str, Any] = {
+        "metadata": {**meta, "annotations": {"scheduling.k8s.io/group-name": group}},
+        "spec": {
+            "schedulerName": "capcard-sched",
+            "resourceClaims": [{"name": "r", "resourceClaimTemplateName": "t"}],
+            "containers": [{"name": "main", "resources": {"requests": {"cpu": "1"}}}],
+        },
+        "status": {"phase": "Pending", "resourceClaimStatuses": [{"name": "r", "resourceClaimName": f"c{number}"}]},
+    }
+    h.apply(ObjectChanged(msgspec.convert(pod, PodObject)))
+
+
+def _hostile(number: int) -> str:
+    """A selector that no device passes, and that reads an attribute that differs on all devices."""
+    return f'device.attributes["gpu.nvidia.com"].uuid == "none-{number}"'
+
+
+@pytest.fixture(autouse=True)
+def _bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim_work, "MOST_SEARCHES", _SEARCHES)
+    monkeypatch.setattr(claim_cards, "MOST_COMPARED", _COMPARED)
+
+
+class _Work:
+    """Searches and comparisons of the sessions."""
+
+    def __init__(self, h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._h, self.compared = h, 0
+        self._before = (0, 0)
+        matches = DeviceContent.matches
+
+        def counted(content: DeviceContent, program: Any) -> bool:
+            self.compared += 1
+            return matches(content, program)
+
+        monkeypatch.setattr(DeviceContent, "matches", counted)
+
+    def step(self) -> tuple[int, int]:
+        """Searches that find no devices, and comparisons of devices with selectors, in the next session."""
+        searches, compared = self._h.core.snapshot().state.claims.searches.failed(), self.compared
+        self._h.step()
+        return self._h.core.snapshot().state.claims.searches.failed() - searches, self.compared - compared
+
+
+def _cluster(more: str = "", actions: str = "allocate, backfill") -> Harness:
+    h = Harness(_CONF.format(more=more, actions=actions))
+    h.apply(*present("D1", _NODES))
+    h.step()
+    return h
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["a PodGroup each", "one elastic PodGroup"])
+def test_a_namespace_has_a_bound_of_searches_in_a_session(alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    h = _cluster()
+    for number in range(_HOSTILE):
+        group = f"bad-{number}" if alone else "bad"
+        if alone or not number:
+            h.group(group, queue="q", namespace="bad")
+        _put(h, number, "bad", f"bad-{number}", group, _hostile(number))
+    h.group("healthy", queue="q", namespace="good")
+    _put(h, 10**6, "good", "healthy", "healthy")
+    work = _Work(h, monkeypatch)
+    searches, _ = work.step()
+    assert _SEARCHES / 2 < searches <= _SEARCHES + _NODES < _ALL
+    assert [*h.binds] == ["healthy"], "another namespace of the queue is not held up"
+    done = searches
+    while (found := work.step()[0]) and done < 2 * _ALL:
+        assert found <= _SEARCHES + _NODES
+        done += found
+    if alone:
+        assert _ALL <= done <= _ALL + _HOSTILE, "every job has its turn, once; one device was taken meanwhile"
+    _put(h, 10**6 + 1, "good", "later", "later")
+    h.group("later", queue="q", namespace="good")
+    assert work.step()[0] <= _SEARCHES + _NODES
+    assert "later" in h.binds
+
+
+def test_the_text_of_a_held_job_names_the_bound() -> None:
+    h = _cluster()
+    for number in range(_HOSTILE):
+        h.group(f"bad-{number}", queue="q", namespace="bad")
+        _put(h, number, "bad", f"bad-{number}", f"bad-{number}", _hostile(number))
+    h.step()
+    assert "the namespace reached the bound of searches" in h.pod_message(f"bad-{_HOSTILE - 1}")
+    h.settle()
+    assert "cannot allocate all claims" in h.pod_message(f"bad-{_HOSTILE - 1}")
+
+
+def test_a_namespace_has_a_bound_of_comparisons_for_its_card_quotas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim_work, "MOST_SEARCHES", _ALL)
+    h = _cluster(", {name: capacity-card}")
+    for number in range(_HOSTILE):
+        h.group(f"bad-{number}", queue="q", namespace="bad")
+        _put(h, number, "bad", f"bad-{number}", f"bad-{number}", _hostile(number))
+    h.group("healthy", queue="q", namespace="good")
+    _put(h, 10**6, "good", "healthy", "healthy")
+    work, devices = _Work(h, monkeypatch), 8 * _NODES
+    most = 2 * _COMPARED  # a comparison with the class, and with the claim
+    searches, compared = work.step()
+    assert compared <= most + 2 * 8 * searches + 10 * devices < 2 * _HOSTILE * devices
+    assert [*h.binds] == ["healthy"]
+    assert "are not known yet" in h.pod_message(f"bad-{_HOSTILE - 1}")
+    h.settle(_HOSTILE)
+    assert "cannot allocate all claims" in h.pod_message(f"bad-{_HOSTILE - 1}"), "every claim has its turn"
+
+
+def test_a_device_keeps_a_bounded_number_of_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_content, "_MOST_RESULTS", 50)
+    h = _cluster(", {name: capacity-card}")
+    for number in range(_HOSTILE):
+        h.group(f"bad-{number}", queue="q", namespace="bad")
+        _put(h, number, "bad", f"bad-{number}", f"bad-{number}", _hostile(number))
+    h.settle(_HOSTILE)
+    devices = h.last_session.snapshot.devices.all_devices()
+    assert {len(device.content._results) <= 50 for device in devices} == {True}
