@@ -55,7 +55,6 @@ _RULES: Final[tuple[tuple[str, Verdict, str], ...]] = (
     (r"never bound|its pods wait", "differs", "unsupported-features"),
     (r"job plugin|argument .*--", "differs", "job-plugin-arguments"),
     (r"the job waits with QueueNotFound", "differs", "missing-queue-or-group"),
-    (r"plugin .* is not supported", "differs", ""),
     (r"unknown (plugin|action)", "differs", "unknown-keys-warn"),
     (r"unknown field|unknown key", "ignored", "unknown-fields-are-named"),
     (r"no effect|is ignored|not supported|not enforced", "ignored", ""),

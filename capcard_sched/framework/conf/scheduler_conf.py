@@ -30,10 +30,6 @@ if TYPE_CHECKING:
     from capcard_sched.framework.conf.registry import Registry
     from capcard_sched.framework.session.action import Action
 
-#: Plugins of Volcano that do not exist here, with what their absence changes.
-_WITHOUT_COUNTERPART: Final = {
-    "group-topology-affinity": "topologyAffinity of PodGroups has no effect",
-}
 _TOP_KEYS: Final = ("actions", "tiers", "configurations", "metrics")
 _ACTIONS_FORM: Final = 'a string of names such as "enqueue, allocate, backfill"'
 _PLUGIN_FORM: Final = "a map such as {name: gang}"
@@ -330,9 +326,7 @@ class _Parser:
         except RegistryError as error:
             self._problems.error(path, f'{kind} "{name}" cannot be used: {error}')
             return None
-        if part is None and kind == "plugin" and name in _WITHOUT_COUNTERPART:
-            self._problems.warning(path, f'plugin "{name}" is not supported: {_WITHOUT_COUNTERPART[name]}')
-        elif part is None and (message := not_installed(kind, name)):
+        if part is None and (message := not_installed(kind, name)):
             self._problems.warning(path, f"{message}; skipped", hint=f"install it with {install_hint(name)}")
         elif part is None:
             self._problems.warning(
