@@ -163,6 +163,7 @@ class Core:
         if not self._dispatch.has("prepare"):
             self._state.account_devices(NO_ACCOUNTING)
         self._start_actions(conf)
+        self._memory.expect_nodes_of(conf.node_groups)
         self._state.changes.everything = True
 
     def try_actions(
