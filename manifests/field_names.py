@@ -39,7 +39,11 @@ _PARTS: Final = {
     "CronJob.spec.jobTemplate.spec": "Job.spec",
 }
 #: Fields of Volcano 1.16 that our CustomResourceDefinitions may lack.
-_MORE: Final = {"PodGroup.spec": ("topologyAffinity",), "Queue.spec": ("allowedNamespaces",)}
+_MORE: Final = {
+    "PodGroup.spec": ("topologyAffinity",),
+    "PodGroup.spec.topologyAffinity": ("podGroupAffinity", "subGroupAffinity", "subGroupAntiAffinity"),
+    "Queue.spec": ("allowedNamespaces",),
+}
 
 Types = dict[str, dict[str, str]]
 

@@ -30,6 +30,7 @@ from capcard_sched.framework.step_result import StepResult as StepResult  # noqa
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import QUEUE_NAMESPACES
 from capcard_sched.model.autoscaling import DEFAULT_AUTOSCALING
+from capcard_sched.model.group_affinity import AFFINITY_PLUGIN
 from capcard_sched.model.intents import EmitEvent, Intent
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.task_class import NO_ACCOUNTING
@@ -59,6 +60,7 @@ _WATCHED = {
     "usage": Reads.USAGE,
     "numa": Reads.NUMA,
     "config_maps": Reads.CONFIG_MAPS,
+    "namespaces": Reads.NAMESPACES,
 }
 #: Sessions between two prunings of state about objects that are gone.
 _PRUNE_SESSIONS = 256
@@ -154,12 +156,14 @@ class Core:
         hooks = [(one.name, hook, one.method(hook)) for hook in ("prepare", "open") for one in plugins]
         self._starts = [(name, hook, start) for name, hook, start in hooks if start is not None]
         self._queue_warnings = QueueWarnings(conf.quota_plugins)
+        self._problem_events.reads_affinity = conf.option(AFFINITY_PLUGIN) is not None
         self._state.card_labels = conf.quota_plugins.card_labels
         self._signatures, self._quota_hooks = SignatureCache(self._dispatch), quota_hooks(self._dispatch)
         self._state.support_claims(any(plugin.supports_claims for plugin in plugins))
         if not self._dispatch.has("prepare"):
             self._state.account_devices(NO_ACCOUNTING)
         self._start_actions(conf)
+        self._memory.expect_nodes_of(conf.node_groups)
         self._state.changes.everything = True
 
     def try_actions(

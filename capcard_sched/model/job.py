@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from capcard_sched.model.cooldown import Cooldown
+    from capcard_sched.model.group_affinity import GroupTerm
     from capcard_sched.model.groups import GroupPolicy, SubGroups
     from capcard_sched.model.hyper_nodes import NetworkTopology
     from capcard_sched.model.objects import PodGroupCondition, Taint
@@ -229,6 +230,8 @@ class Job:
     labels: Mapping[str, str] = field(default_factory=dict)
     #: `spec.networkTopology`; None when unset.
     topology: NetworkTopology | None = None
+    #: Terms of `spec.topologyAffinity.podGroupAntiAffinity`.
+    anti_affinity: tuple[GroupTerm, ...] = ()
     #: Name of the Job that owns the PodGroup, "" for others.
     owner_job: str = ""
     #: Whether a task joined the job since its PodGroup was created, also when it is gone by now.

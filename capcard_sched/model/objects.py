@@ -316,7 +316,7 @@ class PodGroupSpec(ApiStruct, frozen=True):
     priority_class_name: str | None = None
     min_resources: RawAmounts | None = None
     network_topology: NetworkTopologySpec | None = None
-    #: Read by `model.groups`; the other has no effect and is kept for warnings.
+    #: Read by `model.groups` and `model.group_affinity`.
     sub_group_policy: Any = None
     topology_affinity: Any = None
 

@@ -149,7 +149,11 @@ CONF_REJECTED = Reason(
 )
 INVALID_OBJECT = Reason("InvalidObject", "{detail}")
 TOPOLOGY_AFFINITY_IGNORED = Reason(
-    "TopologyAffinityIgnored", "{detail} has no effect: groups with an affinity between groups may share a HyperNode"
+    "TopologyAffinityIgnored",
+    "{detail} has no effect without the plugin group-topology-affinity: the PodGroup may share a HyperNode with others",
+)
+TOPOLOGY_OCCUPIED = Reason(
+    "TopologyOccupied", "no HyperNode is free by spec.topologyAffinity of the PodGroup: {detail}"
 )
 QUEUE_NAMESPACE_DENIED = Reason(
     "QueueNamespaceDenied",

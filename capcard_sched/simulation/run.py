@@ -124,7 +124,8 @@ class SimulationRun:
         self._retries = 0
         #: Microseconds: the next wake-up that the scheduler requested, None without one.
         self._scheduler_due: int | None = None
-        self._warnings = [str(problem) for problem in (*scenario.warnings, *scenario.findings)]
+        found = scenario.findings_with(options.plugins)
+        self._warnings = [str(problem) for problem in (*scenario.warnings, *found)]
         self._scenario = scenario
 
     @property

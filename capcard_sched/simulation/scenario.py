@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS, CardLabels
+from capcard_sched.model.group_affinity import AFFINITY_FIELD, AFFINITY_PLUGIN
 from capcard_sched.model.kinds import KIND_BY_NAME
 from capcard_sched.simulation.clock import SECOND
 from capcard_sched.simulation.kinds import (
@@ -16,6 +17,7 @@ from capcard_sched.simulation.store import display_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from collections.abc import Set as AbstractSet
 
     from capcard_sched.controllers.objects import JsonObject
 
@@ -43,6 +45,8 @@ class SimulationOptions(NamedTuple):
     retries: int = 0
     #: Those of the scheduler-conf: the cards that pods hold, for CardBudgets.
     card_labels: CardLabels = DEFAULT_CARD_LABELS
+    #: Names of the plugins of the scheduler-conf: fields that one of them reads have an effect.
+    plugins: AbstractSet[str] = frozenset()
 
 
 class InputError(ValueError):
@@ -128,6 +132,11 @@ class Scenario(NamedTuple):
     findings: tuple[InputProblem, ...] = ()
     #: The uids of objects of the input.
     uids: frozenset[str] = frozenset()
+
+    def findings_with(self, plugins: AbstractSet[str]) -> tuple[InputProblem, ...]:
+        """The findings without those about a field that one of some plugins reads."""
+        reads_affinity = AFFINITY_PLUGIN in plugins
+        return tuple(one for one in self.findings if not (reads_affinity and one.field == AFFINITY_FIELD))
 
 
 def in_creation_order(entries: Iterable[Entry]) -> tuple[Entry, ...]:

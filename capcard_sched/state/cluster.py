@@ -79,11 +79,11 @@ class ClusterState:
         #: Edits of bound pods and of their PodGroups without effect.
         self.ignored_edits = IgnoredEdits()
 
-        self._invalid, self._ignored_affinity = InvalidObjects(), InvalidObjects()
+        self._invalid, self._affinities = InvalidObjects(), InvalidObjects()
         #: Invalid objects and their problems.
         self.problems = self._invalid.problems
-        #: PodGroups with an affinity between groups, which has no effect.
-        self.ignored_affinity = self._ignored_affinity.problems
+        #: PodGroups with an affinity between groups, which only a plugin reads.
+        self.affinities = self._affinities.problems
 
         self._job_table = JobTable(self.columns, self.queues, self.changes, default_queue, self.ignored_edits)
         self.jobs = self._job_table.by_key
@@ -364,11 +364,11 @@ class ClusterState:
         facts, problem = group_facts(obj, self.default_queue)
         ref = ObjectRef("PodGroup", facts.namespace, facts.name, facts.uid)
         self._invalid.note(ref, problem)
-        self._ignored_affinity.note(ref, "spec.topologyAffinity" if obj.spec.topology_affinity else "")
+        self._affinities.note(ref, "spec.topologyAffinity" if obj.spec.topology_affinity else "")
         self._job_table.update(self.kube_groups.apply(facts))
 
     def _drop_group(self, gone: deltas.ObjectGone) -> None:
-        for noted in (self._invalid, self._ignored_affinity):
+        for noted in (self._invalid, self._affinities):
             noted.forget("PodGroup", gone.namespace, gone.name, gone.uid)
         self.kube_groups.drop(gone.namespace, gone.name)
         self._job_table.drop(f"{gone.namespace}/{gone.name}", gone.uid)

@@ -9,6 +9,7 @@ from sys import intern
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from capcard_sched.model.annotations import OVERSUBSCRIPTION_CPU, OVERSUBSCRIPTION_MEMORY
+from capcard_sched.model.group_affinity import group_terms
 from capcard_sched.model.groups import group_policies
 from capcard_sched.model.hyper_nodes import network_topology
 from capcard_sched.model.kinds import BATCH_API
@@ -23,6 +24,7 @@ from capcard_sched.model.timestamps import parse_time
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from capcard_sched.model.group_affinity import GroupTerm
     from capcard_sched.model.groups import GroupPolicy
     from capcard_sched.model.hyper_nodes import NetworkTopology
     from capcard_sched.model.job import Job
@@ -145,7 +147,7 @@ def _oversubscribed(annotations: Mapping[str, str], key: str, problems: list[str
 
 #: Facts that a job takes over under the same name.
 SAME_NAME: Final = (
-    *("min_quota", "annotations", "labels", "topology"),
+    *("min_quota", "annotations", "labels", "topology", "anti_affinity"),
     *("owner_job", "conditions", "status_counts", "priority_class_name"),
 )
 _SAME_NAME = attrgetter(*SAME_NAME)
@@ -170,6 +172,7 @@ class GroupFacts(NamedTuple):
     annotations: Mapping[str, str]
     labels: Mapping[str, str]
     topology: NetworkTopology | None
+    anti_affinity: tuple[GroupTerm, ...]
     policies: tuple[GroupPolicy, ...]
     #: Name of the Job that owns it, "" for others.
     owner_job: str
@@ -230,6 +233,7 @@ def group_facts(obj: PodGroupObject, default_queue: str) -> tuple[GroupFacts, st
         annotations=meta.annotations or NOTHING,
         labels=meta.labels or NOTHING,
         topology=network_topology(spec.network_topology, problems),
+        anti_affinity=group_terms(spec.topology_affinity, problems),
         policies=group_policies(spec.sub_group_policy, problems),
         owner_job=owner.name if owner is not None and (owner.group, owner.kind) == _VCJOB else "",
     )

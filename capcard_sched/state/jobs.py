@@ -159,6 +159,7 @@ class JobTable:
         job.min_resources, job.min_quota, job.min_task_member = None, None, {}
         job.roles, job.groups = {}, None
         job.annotations, job.labels, job.topology, job.owner_job = {}, {}, None, ""
+        job.anti_affinity = ()
         job.conditions, job.status_counts = (), (0, 0, 0)
 
     def update(self, facts: GroupFacts) -> None:

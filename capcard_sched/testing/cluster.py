@@ -189,8 +189,13 @@ class ClusterObjects(StorageObjects):
         owner_kind: str = "",
         topology: Mapping[str, Any] | None = None,
         policies: Iterable[Mapping[str, Any]] = (),
+        apart: Mapping[str, Any] | None = None,
     ) -> None:
-        """Add or replace a PodGroup. `topology`: `spec.networkTopology`; `policies`: `spec.subGroupPolicy`."""
+        """Add or replace a PodGroup.
+
+        `topology`: `spec.networkTopology`; `policies`: `spec.subGroupPolicy`; `apart`: the terms of
+        `spec.topologyAffinity.podGroupAntiAffinity`.
+        """
         spec: dict[str, Any] = {"queue": queue, "minMember": min_member}
         if min_resources is not None:
             spec["minResources"] = dict(min_resources)
@@ -202,6 +207,8 @@ class ClusterObjects(StorageObjects):
             spec["networkTopology"] = dict(topology)
         if policies:
             spec["subGroupPolicy"] = [dict(policy) for policy in policies]
+        if apart is not None:
+            spec["topologyAffinity"] = {"podGroupAntiAffinity": dict(apart)}
         owners = [{"kind": owner_kind, "name": name, "uid": f"{name}-owner", "controller": True}] if owner_kind else []
         obj = {
             "metadata": self._meta(

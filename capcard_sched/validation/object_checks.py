@@ -140,7 +140,7 @@ def check_object(
     # First the causes of what the other checks find.
     spelling, templates = Spelling(), list(templates_of(obj))
     yield from check_annotation_places(obj, templates, spelling)
-    yield from unsupported_fields(obj)
+    yield from unsupported_fields(obj, plugins.names)
     yield from hard_without_tier(obj)
     yield from check_affinity(obj) if kind == "PodGroup" else ()
     if kind == "Queue":

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from capcard_sched.model.group_affinity import AFFINITY_FIELD, AFFINITY_PLUGIN, term_problems
 from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.kube_groups import KubeGroupSpec, held_text
-from capcard_sched.model.numbers import MAX_INT32
 from capcard_sched.validation.checks import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from capcard_sched.validation.inventory import Json
 
+#: The affinity between groups, the plugin that gives it an effect, and the fields of it that no plugin reads.
+_AFFINITY: Final = AFFINITY_FIELD.replace(".", " ")
+_NO_AFFINITY: Final = f"without the plugin {AFFINITY_PLUGIN}: groups may share a HyperNode"
+_OTHER_AFFINITY: Final = "only podGroupAntiAffinity is supported"
 #: Kind to paths, with `*` for every entry of a list, each with the effect that is missing and the accepted form.
 _FIELDS: Final = {
     "PodGroup": (
-        ("spec topologyAffinity", "affinity between groups is not supported: groups may share a HyperNode", "no value"),
+        (f"{_AFFINITY} podGroupAffinity", _OTHER_AFFINITY, "no value"),
+        (f"{_AFFINITY} subGroupAffinity", _OTHER_AFFINITY, "no value"),
+        (f"{_AFFINITY} subGroupAntiAffinity", _OTHER_AFFINITY, "no value"),
     ),
     "Queue": (("spec extendClusters", "jobs are not dispatched to other clusters", "no value"),),
 }
@@ -31,8 +37,11 @@ _TOPOLOGIES: Final = {
 }
 
 
-def unsupported_fields(obj: Json) -> Iterator[Finding]:
-    """Warnings about the present fields without effect."""
+def unsupported_fields(obj: Json, plugins: Collection[str] = ()) -> Iterator[Finding]:
+    """Warnings about the present fields without effect. `plugins`: names of those of the scheduler-conf."""
+    if kind_of(obj) == "PodGroup" and AFFINITY_PLUGIN not in plugins:
+        for place in _places(obj, _AFFINITY.split(), ""):
+            yield Finding("warning", place, f"has no effect {_NO_AFFINITY}", "the plugin, or no value")
     for path, message, accepted in _FIELDS.get(kind_of(obj), ()):
         for place in _places(obj, path.split(), ""):
             yield Finding("warning", place, f"has no effect: {message}", accepted)
@@ -52,30 +61,8 @@ def check_affinity(group: Json) -> Iterator[Finding]:
     """Errors about the terms of `topologyAffinity` of a PodGroup that Volcano rejects, too."""
     for side in ("required", "preferred"):
         for place, term in _values(group, ["spec", "topologyAffinity", "podGroupAntiAffinity", side, "*"], ""):
-            for field, message, accepted in _term_problems(term, is_required=side == "required"):
+            for field, message, accepted in term_problems(term, is_required=side == "required"):
                 yield Finding("error", f"{place}{field}", message, accepted)
-
-
-def _term_problems(term: Any, *, is_required: bool) -> Iterator[tuple[str, str, str]]:
-    """Fields, messages and accepted forms."""
-    if not isinstance(term, dict):
-        yield "", "is no term", "a mapping with podGroupSelector, and topologyTierName or topologyTier"
-        return
-    if not isinstance(term.get("podGroupSelector"), dict):
-        yield ".podGroupSelector", "is required", "a label selector of PodGroups"
-    tier, name, weight = (term.get(key) for key in ("topologyTier", "topologyTierName", "weight"))
-    if (tier is None) == (not name):
-        yield "", f"has {'both' if name else 'none'} of topologyTierName and topologyTier", "one of them"
-    elif tier is not None and not _is_within(tier, 0, MAX_INT32):
-        yield ".topologyTier", "is no tier", "a whole number from 0 on"
-    if is_required and weight is not None:
-        yield ".weight", "is not accepted in a required term", "no value"
-    elif not is_required and not _is_within(weight, 1, 100):
-        yield ".weight", "is required in a preferred term", "a whole number from 1 to 100"
-
-
-def _is_within(value: Any, least: int, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def check_kube_group(obj: Json) -> Iterator[Finding]:

@@ -108,7 +108,8 @@ class CardDemands:
         if demand is None:
             demand = self._demands[cls] = self._read(cls)
         if demand.absent is not None and (session := self._session) is not None:
-            return demand.absent if session.assumptions.growing or session.carry_over.expects_nodes else demand
+            is_expected = session.assumptions.growing or session.carry_over.expects_card(demand.names)
+            return demand.absent if is_expected else demand
         return demand
 
     @property

@@ -118,6 +118,10 @@ class CardLedger:
             self._leaving.pop(uid, None)
             self._future = None
 
+    def is_leaving(self, uid: str) -> bool:
+        """Whether a pod is being released."""
+        return uid in self._leaving
+
     def set_leaving(self, uid: str, *, leaving: bool) -> None:
         """Whether a pod that holds shares is on its way out."""
         if leaving != (uid in self._leaving) and uid in self.held:

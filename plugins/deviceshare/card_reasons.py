@@ -97,6 +97,8 @@ def _text(cause: Cause, card: SharedCard, wanted: ContainerRequest) -> str:
             return f"type {model.type} or uuid excluded by the pod's annotations"
         case Cause.GROUP:
             return "has a pod of the same PodGroup"
+        case Cause.RULE:
+            return "has a pod of the same rule of exclusive cards"
         case _:
             assert model.mode == MIG
             groups = sorted({group for group, _ in use.slices})

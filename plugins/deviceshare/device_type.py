@@ -38,6 +38,8 @@ class DeviceType(ABC):
     name: ClassVar[str]
     #: Annotation by which its device plugin locks a node, "" for none.
     lock: ClassVar[str] = ""
+    #: Whether rules of exclusive cards apply to its devices.
+    shares_cards: ClassVar[bool] = False
     #: Annotation that names the devices of a bound pod.
     note_key: ClassVar[str]
 

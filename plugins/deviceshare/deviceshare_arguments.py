@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.arguments import ArgumentReader
 
 _PREFIX: Final = "deviceshare."
-#: An argument of Volcano 1.16 without effect.
-EXCLUSIVE_RULES: Final = "deviceshare.GPUExclusiveRules"
+EXCLUSIVE_RULES: Final = f"{_PREFIX}GPUExclusiveRules"
 _POLICIES: Final = ("binpack", "spread")
 _Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
 
@@ -35,6 +34,8 @@ class DeviceShareArguments(msgspec.Struct, frozen=True):
     config_map: _Name = msgspec.field(name="deviceshare.KnownGeometriesCMName", default="volcano-vgpu-device-config")
     #: Namespace of that ConfigMap.
     config_namespace: _Name = msgspec.field(name="deviceshare.KnownGeometriesCMNamespace", default="kube-system")
+    #: Labels that select pods: of the pods that one rule selects, no two share a vGPU card.
+    exclusive_rules: tuple[dict[str, str], ...] = msgspec.field(name=EXCLUSIVE_RULES, default=())
     #: Give slices of Ascend 310P.
     ascend_310p: bool = msgspec.field(name="deviceshare.ASCEND310PVNPUEnable", default=False)
 
@@ -45,6 +46,12 @@ def check_arguments(found: DeviceShareArguments, problems: ArgumentReader) -> No
         problems.error(f"{_PREFIX}GPUNumberEnable", "can not define true in both gpu sharing and gpu number")
     if found.vgpu and (found.gpu_sharing or found.gpu_number):
         problems.error(f"{_PREFIX}VGPUEnable", "gpu-share and vgpu can't be used together")
+    for number, rule in enumerate(found.exclusive_rules):
+        if not rule:
+            message = "selects no pod: it names no label"
+            problems.warning(f"{EXCLUSIVE_RULES}[{number}]", message, accepted="a map of labels")
+    if found.exclusive_rules and not found.vgpu:
+        problems.warning(EXCLUSIVE_RULES, f"has no effect without {_PREFIX}VGPUEnable: true")
     if found.policy and found.policy not in _POLICIES:
         problems.warning(
             f"{_PREFIX}SchedulePolicy",

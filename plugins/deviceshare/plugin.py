@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,11 +19,8 @@ from capcard_sched.plugins.deviceshare.device_choice import NoChoice
 from capcard_sched.plugins.deviceshare.device_config import DeviceSettings
 from capcard_sched.plugins.deviceshare.device_rows import DeviceRows, accounting_of, samples
 from capcard_sched.plugins.deviceshare.device_states import evaluate
-from capcard_sched.plugins.deviceshare.deviceshare_arguments import (
-    EXCLUSIVE_RULES,
-    DeviceShareArguments,
-    check_arguments,
-)
+from capcard_sched.plugins.deviceshare.deviceshare_arguments import DeviceShareArguments, check_arguments
+from capcard_sched.plugins.deviceshare.exclusive_cards import ExclusiveCards
 from capcard_sched.plugins.deviceshare.free_devices import FreeDevices
 from capcard_sched.plugins.deviceshare.gpushare import GpuShareDevices
 from capcard_sched.plugins.deviceshare.result_cache import DeviceResultCache
@@ -50,6 +47,15 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.deviceshare.shared_card import Cause
 
 _NEVER = float("-inf")
+
+
+class CardContext(NamedTuple):
+    """The plugin's part of a signature."""
+
+    #: The job of a pod whose cards depend on where others of its job are, else "".
+    group: str
+    #: Numbers of the rules of exclusive cards that select the pod.
+    rules: tuple[int, ...]
 
 
 class DevicesLostError(Exception):
@@ -79,6 +85,7 @@ class DeviceShare(Plugin):
             self.types.append(VgpuDevices(given.policy, given.weight, self._cards))
         if given.ascend_310p:
             self.types.append(AscendDevices(self._cards, given.weight))
+        self._exclusive = ExclusiveCards(given.exclusive_rules if given.vgpu else ())
         self.rows = DeviceRows(self.types)
         self._session: Session
         self.cache = DeviceResultCache(self.types, self.rows, self._cards)
@@ -88,9 +95,7 @@ class DeviceShare(Plugin):
 
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> DeviceShareArguments:
-        arguments = problems.decode(DeviceShareArguments, raw, handled=(EXCLUSIVE_RULES,))
-        if raw.get(EXCLUSIVE_RULES):
-            problems.unsupported(EXCLUSIVE_RULES, "a choice of exclusive cards by labels of pods")
+        arguments = problems.decode(DeviceShareArguments, raw)
         assert isinstance(arguments, DeviceShareArguments)
         check_arguments(arguments, problems)
         return arguments
@@ -152,41 +157,55 @@ class DeviceShare(Plugin):
         """The results to a class of pods; None when it requests no devices."""
         return self.cache.of(cls)
 
-    def signature(self, queue: Queue, task: Task) -> str | None:
-        return self._group_of(task)
+    def signature(self, queue: Queue, task: Task) -> CardContext | None:
+        return self._context_of(task)
 
-    def _group_of(self, task: Task) -> str | None:
-        """The job of a pod whose cards depend on where others of its job are."""
+    def _context_of(self, task: Task) -> CardContext | None:
+        """What the cards of a pod depend on besides its request; None for nothing."""
         results = self.results(task.cls)
-        spreads = results is not None and results.spreads_group
-        return task.job.key if spreads and task.job is not None else None
+        if results is None:
+            return None
+        group = task.job.key if results.spreads_group and task.job is not None else ""
+        rules = self._exclusive.rules_of(task.labels)
+        return CardContext(group, rules) if group or rules else None
 
-    def _own_result(self, results: RequestResults, node: Node, group: str | None, *, future: bool) -> DeviceResult:
+    def _own_result(
+        self, results: RequestResults, node: Node, context: CardContext | None, *, future: bool
+    ) -> DeviceResult:
         """The result of one node for a pod that is bound to single cards."""
         devices = self.rows.at(node)
         if devices is None:
             return results.in_state(int(self.rows.numbers[node.row]))
         cards = devices.future if future else devices.cards
-        return evaluate(self.types, results.requests, cards, self._closed_cards(results, group, devices))
+        closed = self._closed_cards(results, context, devices, future=future)
+        return evaluate(self.types, results.requests, cards, closed)
 
     def _closed_cards(
-        self, results: RequestResults, group: str | None, devices: NodeDevices
+        self, results: RequestResults, context: CardContext | None, devices: NodeDevices, *, future: bool = False
     ) -> list[Mapping[int, Cause]]:
         """By kind, the cards of a node that are closed to this very pod."""
-        job = None if group is None else self._session.jobs.get(group)
+        job = None if context is None else self._session.jobs.get(context.group)
         uids = () if job is None else job.tasks.keys()
-        return [
-            {} if request is None or ledger is None else kind.closed_cards(request, ledger, uids)
-            for kind, request, ledger in zip(self.types, results.requests, devices.ledgers, strict=True)
-        ]
+        rules = () if context is None else context.rules
+        tasks = self._session.snapshot.tasks_by_uid
+        found: list[Mapping[int, Cause]] = []
+        for kind, request, ledger in zip(self.types, results.requests, devices.ledgers, strict=True):
+            if request is None or ledger is None:
+                found.append({})
+                continue
+            closed = kind.closed_cards(request, ledger, uids)
+            if rules and kind.shares_cards:
+                closed = {**self._exclusive.closed(rules, ledger, tasks, future=future), **closed}
+            found.append(closed)
+        return found
 
     def _own_answers(self, signature: PodSignature, view: NodeView) -> list[DeviceResult]:
         """The result of every entry for a pod that is bound to single cards."""
         results = self.results(signature.cls)
         assert results is not None
-        group = signature.context(self.name)
+        context = signature.context(self.name)
         nodes = view.nodes
-        return [self._own_result(results, nodes[row], group, future=view.future) for row in view.rows.tolist()]
+        return [self._own_result(results, nodes[row], context, future=view.future) for row in view.rows.tolist()]
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 
@@ -198,12 +217,11 @@ class DeviceShare(Plugin):
         return number if results is None else results.after(number)
 
     def _reads_state(self, signature: PodSignature) -> bool:
-        results = self.results(signature.cls)
-        return results is not None and not results.is_bound_to_cards
+        return self.results(signature.cls) is not None and not self._reads_cards(signature)
 
     def _reads_cards(self, signature: PodSignature) -> bool:
-        results = self.results(signature.cls)
-        return results is not None and results.is_bound_to_cards
+        results, context = self.results(signature.cls), signature.context(self.name)
+        return results is not None and (results.is_bound_to_cards or (context is not None and bool(context.rules)))
 
     def _scores_state(self, signature: PodSignature) -> bool:
         return self.arguments.weight > 0 and self._reads_state(signature)
@@ -261,7 +279,7 @@ class DeviceShare(Plugin):
 
     def _reasons(self, results: RequestResults, task: Task, devices: NodeDevices) -> CardReasons | None:
         """The figures of the first kind of devices that refuses the pod."""
-        closed = self._closed_cards(results, self._group_of(task), devices)
+        closed = self._closed_cards(results, self._context_of(task), devices)
         for index, (kind, request) in enumerate(zip(self.types, results.requests, strict=True)):
             ledger = devices.ledgers[index]
             if request is None:
@@ -315,8 +333,9 @@ class DeviceShare(Plugin):
 
     def _found(self, results: RequestResults, task: Task, node: Node, *, future: bool) -> DeviceResult:
         """What a node has for one pod now, or once the pods that leave are gone."""
-        if results.is_bound_to_cards:
-            return self._own_result(results, node, self._group_of(task), future=future)
+        context = self._context_of(task)
+        if results.is_bound_to_cards or (context is not None and context.rules):
+            return self._own_result(results, node, context, future=future)
         devices = self.rows.at(node)
         if future and devices is not None:
             return results.in_state(self.rows.states.number(devices.future))

@@ -34,6 +34,7 @@ class Cause(Enum):
     EXCLUSIVE = "exclusive"
     TYPE = "type"
     GROUP = "podgroup policy"
+    RULE = "exclusive rule"
     SLICE = "mig slice"
 
 

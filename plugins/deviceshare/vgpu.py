@@ -60,6 +60,7 @@ class VgpuDevices(DeviceType):
 
     name: ClassVar[str] = "hamivgpu"
     lock: ClassVar[str] = "hamivgpu"
+    shares_cards: ClassVar[bool] = True
     note_key: ClassVar[str] = keys.VGPU_IDS
 
     def __init__(self, policy: str, weight: int, states: CardStates) -> None:

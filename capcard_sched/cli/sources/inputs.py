@@ -86,7 +86,9 @@ class Input(ABC):
 
         watched = FailureWatch(core, *recorders)
         options = options_of(self.source, self.settings, simulated=True)
-        options = options._replace(card_labels=core.snapshot().state.card_labels)
+        snapshot = core.snapshot()
+        names = snapshot.conf.quota_plugins.names
+        options = options._replace(card_labels=snapshot.state.card_labels, plugins=names)
         try:
             with shown_progress(verb) as progress:
                 return watched, run(scenario, watched, options, progress.simulated)

@@ -34,6 +34,7 @@ class Reads(Flag):
     USAGE = auto()
     NUMA = auto()
     CONFIG_MAPS = auto()
+    NAMESPACES = auto()
     #: The plugin's signatures and node hooks read only the tree of HyperNodes and the placed pods of the job: the
     #: search for a HyperNode skips them.
     TREE = auto()

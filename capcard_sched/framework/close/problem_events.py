@@ -20,6 +20,8 @@ class ProblemEvents:
     def __init__(self) -> None:
         self._problems: ReportOnce[ObjectRef, str] = ReportOnce()
         self._ignored_affinity: ReportOnce[ObjectRef, str] = ReportOnce()
+        #: Whether a plugin reads the affinity between groups.
+        self.reads_affinity = False
         self._ignored_edits: ReportOnce[ObjectRef, str] = ReportOnce()
         self._two_groups: ReportOnce[ObjectRef, str] = ReportOnce()
         self._doubled: ReportOnce[ObjectRef, str] = ReportOnce()
@@ -28,9 +30,10 @@ class ProblemEvents:
     def new(self, state: ClusterState) -> list[EmitEvent]:
         """The events of problems since the last call, in order of their objects."""
         intents: list[EmitEvent] = []
+        ignored = {} if self.reads_affinity else state.affinities
         for reported, row, details in (
             (self._problems, reasons.INVALID_OBJECT, state.problems),
-            (self._ignored_affinity, reasons.TOPOLOGY_AFFINITY_IGNORED, state.ignored_affinity),
+            (self._ignored_affinity, reasons.TOPOLOGY_AFFINITY_IGNORED, ignored),
             (self._ignored_edits, reasons.QUOTA_EVASION_IGNORED, state.ignored_edits.details),
             (self._two_groups, reasons.TWO_POD_GROUPS, state.kube_groups.two_groups),
             (self._doubled, reasons.DEVICE_ALLOCATED_TWICE, double_texts(state.claims)),

@@ -17,7 +17,9 @@ from capcard_sched.framework.api.hooks import FIXED_SWITCHES, SWITCHES
 from capcard_sched.framework.api.problems import ConfProblem, ConfProblems, Path, nearest, shown, shown_text
 from capcard_sched.framework.conf.gang_actions import GangActionReader
 from capcard_sched.framework.conf.metrics_section import read_metrics
+from capcard_sched.framework.conf.node_groups_section import ENTRY_FORM, KEYS, read_node_group
 from capcard_sched.framework.conf.registry import RegistryError
+from capcard_sched.model.autoscaled_groups import AutoscaledGroup
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS, CardLabels
 from capcard_sched.model.distributions import install_hint, not_installed
 from capcard_sched.model.yaml_reader import YamlError, read_document
@@ -30,11 +32,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.conf.registry import Registry
     from capcard_sched.framework.session.action import Action
 
-#: Plugins of Volcano that do not exist here, with what their absence changes.
-_WITHOUT_COUNTERPART: Final = {
-    "group-topology-affinity": "topologyAffinity of PodGroups has no effect",
-}
-_TOP_KEYS: Final = ("actions", "tiers", "configurations", "metrics")
+_TOP_KEYS: Final = ("actions", "tiers", "configurations", "metrics", "nodeGroups")
 _ACTIONS_FORM: Final = 'a string of names such as "enqueue, allocate, backfill"'
 _PLUGIN_FORM: Final = "a map such as {name: gang}"
 
@@ -61,6 +59,8 @@ class Conf(msgspec.Struct, frozen=True):
     action_arguments: dict[str, msgspec.Struct]
     #: The `metrics` map: the source of node load (`framework.conf.metrics_section`).
     metrics: dict[str, str]
+    #: Nodes that an autoscaler adds; with one, the size of the cluster keeps no job from admission.
+    node_groups: tuple[AutoscaledGroup, ...]
     #: 16 hexadecimal digits over the content without comments and layout: equal confs need no reload.
     hash: str
 
@@ -160,6 +160,12 @@ def _with_switches(option: PluginOption, switches: Mapping[str, bool]) -> Plugin
     return msgspec.structs.replace(option, switches={**option.switches, **switches})
 
 
+def _card_labels(option: PluginOption) -> CardLabels | None:
+    """The labels of cards that an entry of capacity-card names; None for the default."""
+    given = getattr(option.arguments, "card_labels", None)
+    return CardLabels(given) if given else None
+
+
 class _Parser:
     """One pass over one document. Every method records its problems and returns the valid part."""
 
@@ -190,6 +196,7 @@ class _Parser:
                 if part is not None:
                     self._arguments(part, f"action {name}", *written)
         metrics = self._metrics(top.get("metrics"))
+        node_groups = self._node_groups(top.get("nodeGroups"), tiers)
         names = tuple(name for name, _ in actions)
         self._combinations(tiers, names)
         content = (
@@ -198,9 +205,10 @@ class _Parser:
             {name: raw_actions[name][0] for name in (*names, *gang.listed) if name in raw_actions},
             metrics,
             *sorted(gang.listed),
+            *node_groups,
         )
         digest = hashlib.sha256(msgspec.json.encode(content, order="deterministic", enc_hook=repr)).hexdigest()
-        return Conf(names, tiers, action_arguments, metrics, digest[:16])
+        return Conf(names, tiers, action_arguments, metrics, node_groups, digest[:16])
 
     # --- actions ----------------------------------------------------------------------------------------------------
 
@@ -330,9 +338,7 @@ class _Parser:
         except RegistryError as error:
             self._problems.error(path, f'{kind} "{name}" cannot be used: {error}')
             return None
-        if part is None and kind == "plugin" and name in _WITHOUT_COUNTERPART:
-            self._problems.warning(path, f'plugin "{name}" is not supported: {_WITHOUT_COUNTERPART[name]}')
-        elif part is None and (message := not_installed(kind, name)):
+        if part is None and (message := not_installed(kind, name)):
             self._problems.warning(path, f"{message}; skipped", hint=f"install it with {install_hint(name)}")
         elif part is None:
             self._problems.warning(
@@ -352,6 +358,21 @@ class _Parser:
 
     def _metrics(self, raw: object) -> dict[str, str]:
         return read_metrics(self._map(("metrics",), raw), self._problems)
+
+    def _node_groups(self, raw: object, tiers: tuple[tuple[PluginOption, ...], ...]) -> tuple[AutoscaledGroup, ...]:
+        """The groups in file order. Their cards follow from labels by the rule of capacity-card."""
+        options = [option for tier in tiers for option in tier if option.name == "capacity-card"]
+        given = next(map(_card_labels, options), None)
+        found: dict[str, AutoscaledGroup] = {}
+        for path, entry in self._entries(("nodeGroups",), raw, f"a list, each {ENTRY_FORM}"):
+            self._unknown_keys(path, entry, KEYS)
+            name = self._name(path, entry, ENTRY_FORM)
+            if name in found:
+                self._problems.error((*path, "name"), f'group "{name}" is listed twice', accepted="a name of its own")
+            elif name is not None:
+                group = read_node_group(path, entry, name, given or DEFAULT_CARD_LABELS, self._problems)
+                found.update({} if group is None else {name: group})
+        return tuple(found.values())
 
     # --- structure --------------------------------------------------------------------------------------------------
 

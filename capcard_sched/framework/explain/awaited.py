@@ -53,7 +53,7 @@ def _missing(data: JobFacts, cls: TaskClass) -> str:
     fitting = sum(len(pods & set(each.names)) for each in data.pending if each.outcome == "schedulable")
     on_nodes = sum(task.cls is cls and task.node is not None for task in data.tasks)
     lacking = min(len(pods), data.needed_of(cls) - on_nodes) - fitting
-    if lacking <= 0:
+    if lacking <= 0 or (data.node_groups and data.group_of(cls) is None):
         return ""
     name, per_pod, size = _shape(data, cls, data.capacity_of(cls))
     nodes = -(-lacking // max(1, int(size // per_pod))) if per_pod else lacking
@@ -62,7 +62,10 @@ def _missing(data: JobFacts, cls: TaskClass) -> str:
 
 def _shape(data: JobFacts, cls: TaskClass, rows: Sequence[CardCapacity]) -> tuple[str, float, float]:
     """The card or resource that is short, its amount per pod, and that of a node: of the largest one that exists."""
-    cards = data.cards_by_class[cls]
+    cards, group = data.cards_by_class[cls], data.group_of(cls)
+    for card, (offered, resource) in () if group is None else group.cards.items():
+        if card in cards.names and (requested := cls.requests.get(resource, 0)):
+            return card, in_units(resource, requested), in_units(resource, offered)
     of_cards = [row for row in rows if row.card in cards.alternatives]
     if of_cards:
         row = max(of_cards, key=lambda row: row.largest_node)

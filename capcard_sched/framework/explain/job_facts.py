@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.backlog.task_outcome import TaskOutcome
     from capcard_sched.framework.core import CoreSnapshot
     from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.autoscaled_groups import AutoscaledGroup
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.refusal import ExceededLimit, Figures, Refusal
     from capcard_sched.model.task_class import TaskClass
@@ -60,6 +61,8 @@ class JobFacts:
         self._snapshot, self._session, self.job = snapshot, session, job
         #: Whether an autoscaler adds nodes: the size of the cluster is no limit.
         self.expects_nodes = session.carry_over.expects_nodes
+        #: The node groups that it extends; () for unknown ones.
+        self.node_groups = session.carry_over.node_groups
         self._attempt = attempt if attempt and attempt.session is session else ObservedAttempt(job.key)
         limits = self._limits = limits or LimitReader(snapshot, CapacityReader(snapshot))
         self._capacity = limits.capacity
@@ -274,6 +277,12 @@ class JobFacts:
             if is_card or (row.card == row.resource and requested and row.per_pod == in_units(row.resource, requested)):
                 found.append(row)
         return found
+
+    def group_of(self, cls: TaskClass) -> AutoscaledGroup | None:
+        """The first node group whose nodes fit pods of a template."""
+        names = self.cards_by_class[cls].names
+        found = (group for group in self.node_groups if group.pods_per_node(cls, names or None))
+        return next(found, None)
 
     def needed_of(self, cls: TaskClass) -> int:
         """How many pods of a template the minimum of the job needs, placed ones included, whatever the others."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from capcard_sched.framework.explain import sentences
 from capcard_sched.framework.explain.sentences import amount_of, nearest, quantity
 from capcard_sched.model.annotations import CARD_REQUEST
+from capcard_sched.model.autoscaled_groups import places_of
 from capcard_sched.model.cards import no_card_quota
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.quoting import brief, plural
@@ -27,7 +28,8 @@ _CORRECT: Final = "correct or remove the annotation if the pods need another amo
 
 def never_causes(data: JobFacts) -> tuple[list[str], list[str]]:
     """The causes, none of a job that may start; and further facts. Where nodes are added, only limits of objects."""
-    unusable, of_nodes = _unusable_cards(data), [] if data.expects_nodes else _larger_than_nodes(data)
+    has_end = not data.expects_nodes or bool(data.node_groups)
+    unusable, of_nodes = _unusable_cards(data), _larger_than_nodes(data) if has_end else []
     causes = [*unusable, *_over_every_limit(data), *of_nodes, *_larger_than_cluster(data)]
     # A card without nodes has no resource: pods that name one count as pods without cards.
     return list(dict.fromkeys(causes)), [] if unusable else _declared(data)
@@ -58,7 +60,14 @@ def _unusable_cards(data: JobFacts) -> list[str]:
 
 def _without_nodes(data: JobFacts, cards: Sequence[str]) -> str:
     """That no node provides any of the cards; "" if one does, or will."""
-    if data.expects_nodes or any(name in data.known_cards for name in cards):
+    if any(name in data.known_cards for name in cards):
+        return ""
+    if data.node_groups:
+        offered = sorted({card for group in data.node_groups for card in group.cards})
+        known = f"the groups provide {brief(offered) or 'no cards'}"
+        is_offered = any(name in offered for name in cards)
+        return "" if is_offered else f"no node and no node group provides card {' or '.join(cards)}; {known}"
+    if data.expects_nodes:
         return ""
     close = [found for name in cards if (found := nearest(name, data.known_cards))]
     meant = f"; did you mean {' or '.join(dict.fromkeys(close))}?" if close else ""
@@ -109,20 +118,26 @@ def _larger_than_nodes(data: JobFacts) -> list[str]:
         of_cards = [row for row in rows if row.card in cards.alternatives]
         others = [[row] for row in rows if row.card not in cards.alternatives]
         for own in [of_cards, *others] if of_cards else others:
-            if text := _too_large(own, data.needed_of(cls), data.job.min_available):
-                return [text]
+            more = places_of(data.node_groups, cls, cards.names or None)
+            if more is None:
+                continue
+            if text := _too_large(own, data.needed_of(cls), data.job.min_available, more):
+                return [f"{text}; the node groups have space for {plural(more, 'pod')}" if data.node_groups else text]
     return []
 
 
-def _too_large(rows: Sequence[CardCapacity], needed: int, minimum: int) -> str:
-    """That the nodes with any of the cards, or with the resource, hold fewer than `needed` pods; "" if they do."""
+def _too_large(rows: Sequence[CardCapacity], needed: int, minimum: int, more: int) -> str:
+    """That the nodes with any of the cards, or with the resource, hold fewer than `needed` pods; "" if they do.
+
+    `more`: the pods that nodes of node groups hold.
+    """
     names = " or ".join(row.card for row in rows)
-    if all(row.largest_node < row.per_pod for row in rows):
+    if not more and all(row.largest_node < row.per_pod for row in rows):
         largest = max(rows, key=lambda row: row.largest_node)
         has = amount_of(largest.card, largest.largest_node)
         return f"each pod needs {quantity(names, largest.per_pod)}, and the largest node has {has}"
     places = sum(row.fits_when_empty for row in rows)
-    if places >= needed:
+    if places + more >= needed:
         return ""
     amount, total = rows[0].per_pod * needed, sum(row.total for row in rows)
     has = f"the cluster has {amount_of(names, total)}"

@@ -9,10 +9,11 @@ import msgspec
 from capcard_sched.framework.session.node_places import NodePlaces
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from capcard_sched.framework.session.session_deadline import Deferral
+    from capcard_sched.model.autoscaled_groups import AutoscaledGroup
     from capcard_sched.model.explanation import EvictedPod
     from capcard_sched.model.intents import ObjectRef
     from capcard_sched.model.refusal import Refusal
@@ -73,6 +74,7 @@ class CarryOver:
 
     def __init__(self) -> None:
         self._is_silent = self._leaves_out_counts = self._expects_nodes = False
+        self._node_groups: tuple[AutoscaledGroup, ...] = ()
         self._admissions: dict[str, AdmissionRefusal] = {}
         #: Refusals at admission, by key of a waiting job.
         self.admissions: Final[Mapping[str, AdmissionRefusal]] = self._admissions
@@ -106,7 +108,7 @@ class CarryOver:
         """The part that outlives a change of the scheduler-conf: nominations, results of evictions, and usage."""
         fresh = CarryOver()
         fresh._is_silent, fresh._leaves_out_counts = self._is_silent, self._leaves_out_counts
-        fresh._expects_nodes = self._expects_nodes
+        fresh._expects_nodes, fresh._node_groups = self._expects_nodes, self._node_groups
         fresh._nominations.update(self._nominations)
         fresh._expired_nominations.update(self._expired_nominations)
         fresh._refused_evictions.update(self._refused_evictions)
@@ -134,10 +136,24 @@ class CarryOver:
     @property
     def expects_nodes(self) -> bool:
         """Whether an autoscaler adds nodes for pending pods: the size of the cluster keeps no job from admission."""
-        return self._expects_nodes
+        return self._expects_nodes or bool(self._node_groups)
+
+    @property
+    def node_groups(self) -> tuple[AutoscaledGroup, ...]:
+        """The groups of the scheduler-conf that an autoscaler extends; () for unknown ones."""
+        return self._node_groups
+
+    def expects_card(self, cards: Iterable[str]) -> bool:
+        """Whether an autoscaler may add nodes with one of some cards, as far as node groups are known."""
+        groups = self._node_groups
+        return any(card in group.cards for group in groups for card in cards) if groups else self._expects_nodes
 
     def expect_nodes(self) -> None:
         self._expects_nodes = True
+
+    def expect_nodes_of(self, groups: tuple[AutoscaledGroup, ...]) -> None:
+        """Expects nodes of these groups alone; () of any shape or none, as `expect_nodes`."""
+        self._node_groups = groups
 
     def keep_silent(self, *, searches: bool = False) -> None:
         """Makes every session from now on silent; `searches`: `leaves_out_counts`, too, once it evicts."""

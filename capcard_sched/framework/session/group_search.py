@@ -9,6 +9,7 @@ import numpy as np
 from capcard_sched.framework.placement.group_plan import GroupPlan
 from capcard_sched.framework.placement.group_problem import PlanGoal, PlanPlace, PlanPod, PlanUnit, PodKind
 from capcard_sched.framework.placement.hypernode_bounds import anchor_of, fullness, subgroup_anchor
+from capcard_sched.framework.session.hypernode_search import hyper_node_scores
 from capcard_sched.model import reasons
 from capcard_sched.model.refusal import Refusal
 
@@ -176,12 +177,15 @@ class GroupSearch:
         return self._allowed(topology, anchor_of(self._tree, self._job), _CLUSTER)
 
     def _ordered_domains(self, pods: int) -> list[int]:
-        """The same, per tier the fuller first."""
+        """The same, per tier in order of the plugins' scores, then the fuller first."""
         found, problem = self._domains(), self._problem
         assert problem is not None
         places = {number: problem.place(self._tree, number) for number in found}
         found = [number for number in found if problem.most_pods(places[number]) >= pods]
-        return sorted(found, key=lambda n: (places[n].tier, -problem.fullness(places[n]), n))
+        inside = [number for number in found if number >= 0]
+        scores = hyper_node_scores(self._session, self._job, self._tree, inside) if len(inside) > 1 else None
+        preferred = {} if scores is None else dict(zip(inside, scores.tolist(), strict=True))
+        return sorted(found, key=lambda n: (places[n].tier, -preferred.get(n, 0.0), -problem.fullness(places[n]), n))
 
     def _domains_of(self, unit: GroupUnit, domain: int) -> list[int]:
         """The places of a unit inside of a domain of the job, lowest tier first."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.placement.engine import PlacementEngine
     from capcard_sched.framework.session.session import Session
     from capcard_sched.framework.session.statement import Statement
+    from capcard_sched.model.hyper_nodes import HyperNodeTree
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
 
@@ -256,7 +257,7 @@ class HyperNodeSearch:
         if len(numbers) > 1:
             self._statement.rollback(0)
             self._held = (-1, False)
-            scores = self._hook_scores(numbers)
+            scores = hyper_node_scores(self._session, self._job, self._tree, numbers)
             if scores is None:
                 scores = self._fullness(numbers)
             fullest = [number for number, score in zip(numbers, scores.tolist(), strict=True) if score == scores.max()]
@@ -270,22 +271,6 @@ class HyperNodeSearch:
             self._visit(best)
         self._explain_rest(best)
         return self._processed
-
-    def _hook_scores(self, numbers: list[int]) -> npt.NDArray[np.float64] | None:
-        """The plugins' scores of HyperNodes: float64 [k]; None when no plugin has any."""
-        total = None
-        entries = self._session.dispatch.entries("hyper_node_order")
-        if entries:
-            tree = self._tree
-            candidates = tuple(
-                HyperNodeRows(number, tree.names[number], int(tree.tiers[number]), tree.rows_of(number))
-                for number in numbers
-            )
-            for _, call in entries:
-                part = call(self._job, candidates)
-                if part is not None:
-                    total = part if total is None else total + part
-        return total
 
     def _fullness(self, numbers: list[int]) -> npt.NDArray[np.float64]:
         """The utilization of each HyperNode with all pending pods of the job: float64 [k]."""
@@ -372,6 +357,24 @@ class HyperNodeSearch:
         session.results.refuse(self._job, refusal)
         session.results.explain_pending(self._job, refusal)
         return 0
+
+
+def hyper_node_scores(
+    session: Session, job: Job, tree: HyperNodeTree, numbers: Sequence[int]
+) -> npt.NDArray[np.float64] | None:
+    """The plugins' scores of HyperNodes for a job: float64 [k]; None when no plugin has any."""
+    entries = session.dispatch.entries("hyper_node_order")
+    if not entries:
+        return None
+    candidates = tuple(
+        HyperNodeRows(number, tree.names[number], int(tree.tiers[number]), tree.rows_of(number)) for number in numbers
+    )
+    total = None
+    for _, call in entries:
+        part = call(job, candidates)
+        if part is not None:
+            total = part if total is None else total + part
+    return total
 
 
 def _is_allocated(placement: Placement) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from capcard_sched.model.autoscaled_groups import places_of
 from capcard_sched.model.refusal import ExceededLimit, Figures
 from capcard_sched.model.resources import PODS_COLUMN
 from capcard_sched.model.status import COMPLETED_STATUSES
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.dispatch import Dispatch
     from capcard_sched.framework.api.node_view import Mask
     from capcard_sched.framework.session.snapshot import Snapshot
+    from capcard_sched.model.autoscaled_groups import AutoscaledGroup
     from capcard_sched.model.job import Job, Node
     from capcard_sched.model.resources import Matrix, Vector
     from capcard_sched.model.task_class import TaskClass
@@ -84,9 +86,12 @@ class NodePlaces:
             self._counts.clear()
             self._usable.clear()
 
-    def shortage(self, snapshot: Snapshot, dispatch: Dispatch, job: Job) -> ExceededLimit | None:
+    def shortage(
+        self, snapshot: Snapshot, dispatch: Dispatch, job: Job, groups: tuple[AutoscaledGroup, ...] = ()
+    ) -> ExceededLimit | None:
         """The pods of a class without which the job has not its minimum, and that no set of nodes holds; else None.
 
+        `groups`: node groups, whose nodes count as well.
         Figures are numbers of pods. O(pods), and O(nodes) once per class and change of a node.
         """
         self._refresh(snapshot)
@@ -97,7 +102,9 @@ class NodePlaces:
                 self._places[cls] = self._count(snapshot, dispatch, cls)
             places = self._places[cls]
             if places is not None and places < most:
-                scarce[cls] = places
+                further = places_of(groups, cls, _named(dispatch, cls)) if groups else 0
+                if further is not None and places + further < most:
+                    scarce[cls] = places + further
         found = [
             (places - needed, self._scarcest(snapshot, dispatch, cls), places)
             for cls, needed in (_needed(job) if scarce else ())
@@ -170,6 +177,12 @@ def _wanted(dispatch: Dispatch, cls: TaskClass) -> frozenset[str] | None:
     """The cards of which a node must have one; None for any node."""
     cards = dispatch.first("pod_cards", cls)
     return frozenset(cards.alternatives) if cards is not None and cards.names else None
+
+
+def _named(dispatch: Dispatch, cls: TaskClass) -> frozenset[str] | None:
+    """The same with cards that no node has yet."""
+    cards = dispatch.first("pod_cards", cls)
+    return frozenset(cards.names) if cards is not None and cards.names else None
 
 
 def _needed(job: Job) -> Iterator[tuple[TaskClass, int]]:

@@ -26,6 +26,7 @@ def mark_oversized(session: Session) -> None:
 
 
 def _limit_of(session: Session, job: Job) -> ExceededLimit | None:
-    if session.carry_over.expects_nodes or job.is_ready():
+    carry_over = session.carry_over
+    if job.is_ready() or (carry_over.expects_nodes and not carry_over.node_groups):
         return None
-    return session.carry_over.node_places.shortage(session.snapshot, session.dispatch, job)
+    return carry_over.node_places.shortage(session.snapshot, session.dispatch, job, carry_over.node_groups)

@@ -38,6 +38,16 @@ def test_a_job_above_the_size_of_the_cluster_is_admitted_for_an_autoscaler(
     assert not h.binds
 
 
+@pytest.mark.parametrize("size, never", [(3, False), (2, True)])
+def test_a_job_above_the_size_of_the_cluster_is_admitted_for_node_groups(size: int, never: bool) -> None:
+    group = f"nodeGroups: [{{name: g, resources: {{cpu: 1, memory: 8Gi}}, maxSize: {size}}}]"
+    h = VectorHarness(f"{_CONF}\n{group}\n")
+    h.do("node n1 cpu=1; queue q; group g min=4 amounts={cpu: 4} Pending; pod g/p0..3 cpu=1")
+    h.step()
+    conditions = {condition.type for condition in h.job("g").conditions}
+    assert (h.job("g").phase.value, "CanNeverStart" in conditions) == ("Inqueue", never)
+
+
 def test_a_job_that_nodes_would_help_can_start_some_day() -> None:
     h = VectorHarness(_CONF, autoscaling=_ADMITTING)
     h.do("node n1 cpu=1; queue q cards=H200:16; group g Pending; pod g/p0..1 8*H200")
