@@ -8,7 +8,7 @@ from capcard_sched.daemon.card_activity import CardMeter
 from capcard_sched.ledger.database import LedgerError
 from capcard_sched.ledger.usage_ledger import open_ledger
 from capcard_sched.ledger.usage_report import UsageQuery, parse_dimensions
-from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span, parse_timestamp
+from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
 from capcard_sched.web.history import CardSeries, QueueSeries
 from capcard_sched.web.moments import moment_of
 from capcard_sched.web.views import CardHours, UsageGroup, UsageView
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from capcard_sched.ledger.usage_ledger import UsageLedger
-    from capcard_sched.ledger.usage_report import CardRow, Dimension, UsageReport, UsageRow
-    from capcard_sched.ledger.usage_series import UsageSeries
+    from capcard_sched.ledger.usage_report import CardRow, Dimension, UsageRow
+    from capcard_sched.ledger.usage_series import UsageOverTime, UsageSeries
     from capcard_sched.web.cluster import Cluster
     from capcard_sched.web.views import Moment
 
@@ -37,17 +37,15 @@ def usage_view(cluster: Cluster, query: Mapping[str, str]) -> UsageView:
     try:
         with opened_ledger(cluster) as ledger:
             until = ledger.recorded_until
-            report = ledger.usage(UsageQuery(until - seconds, until, by), meter_of(cluster))
-            return usage_page(ledger, report, moment_of(cluster), since)
+            found = ledger.usage_over_time(UsageQuery(until - seconds, until, by), meter_of(cluster))
+        return usage_page(found, moment_of(cluster), since)
     except LedgerError as error:
         raise LookupError(str(error)) from None
 
 
-def usage_page(ledger: UsageLedger, report: UsageReport, moment: Moment, since: str) -> UsageView:
-    """The page of a report of a ledger. `since`: the period, as given. Raises LedgerError."""
-    first, until = parse_timestamp(report.since), parse_timestamp(report.until)
-    begin = max(first, ledger.recorded_since)
-    series = ledger.series(begin, until)
+def usage_page(found: UsageOverTime, moment: Moment, since: str) -> UsageView:
+    """The page of a report. `since`: the period, as given."""
+    report = found.report
     return UsageView(
         moment=moment,
         begin=report.since,
@@ -56,7 +54,7 @@ def usage_page(ledger: UsageLedger, report: UsageReport, moment: Moment, since: 
         by=report.by,
         groups=tuple(map(usage_group, report.rows)),
         cards=tuple(map(_card, report.cards)),
-        series=_series(series, {row.card: row.capacity for row in report.cards}, until - begin),
+        series=_series(found.series, {row.card: row.capacity for row in report.cards}, found.seconds),
         notes=tuple(report.notes),
     )
 
