@@ -5,7 +5,7 @@ The database sums charges and jobs: of 40,000 charges and 6,250 jobs that last, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import and_, false, func, select, true
 
@@ -15,7 +15,7 @@ from capcard_sched.ledger.rows import CapacityRow, ChargeRow, QuotaRecord
 from capcard_sched.ledger.usage_report import DAY
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, ScalarSelect
+    from sqlalchemy import ColumnElement, Subquery
 
     from capcard_sched.ledger.database import LedgerDatabase
 
@@ -78,13 +78,16 @@ def past_state(database: LedgerDatabase, at: int, began: int, *, has_cards: bool
 
     O(charges of 24 hours).
     """
-    job, charge = schema.JOB, schema.CHARGE
-    stages = select(job.c.queue, job.c.namespace, _stage(at).label("stage")).where(schema.lasting(job, at)).subquery()
+    job, charge, stages = schema.JOB, schema.CHARGE, _stages(at)
+    groups = job.c.queue, job.c.namespace, stages.c.stage
     held = held_cards(max(at - DAY, began), at, ("queue", "card", "namespace"))
     sums, jobs, evicted, capacity, quotas = database.read_all(
         [
             held.where(true() if has_cards else false()),
-            select(*stages.c, func.count()).group_by(*stages.c),
+            select(*groups, func.count())
+            .select_from(job.outerjoin(stages, _of_life(stages)))
+            .where(schema.lasting(job, at))
+            .group_by(*groups),
             select(charge)
             .where(charge.c.ended > at - DAY, charge.c.ended <= at, charge.c.end_reason == "Evicted")
             .order_by(charge.c.ended, charge.c.pod_uid),
@@ -105,17 +108,19 @@ def past_state(database: LedgerDatabase, at: int, began: int, *, has_cards: bool
 
 def past_jobs(database: LedgerDatabase, at: int, *, without: tuple[str, ...] = ()) -> list[PastJob]:
     """The jobs that lasted at a moment, but those in some stages. O(jobs that lasted, and their pods)."""
-    job, charge = schema.JOB, schema.CHARGE
+    job, charge, stages = schema.JOB, schema.CHARGE, _stages(at)
     pods = (
-        select(func.count())
-        .where(charge.c.job_uid == job.c.uid, charge.c.life == job.c.life, schema.lasting(charge, at))
-        .scalar_subquery()
+        select(charge.c.job_uid.label("uid"), charge.c.life, func.count().label("pods"))
+        .where(schema.lasting(charge, at))
+        .group_by(charge.c.job_uid, charge.c.life)
+        .subquery()
     )
-    stage = func.coalesce(_stage(at), "")
+    stage = func.coalesce(stages.c.stage, "")
     names = ("namespace", "name", "kind", "queue", "min_member", "submitted", "whole")
     [rows] = database.read_all(
         [
-            select(*(job.c[name] for name in names), stage, pods)
+            select(*(job.c[name] for name in names), stage, func.coalesce(pods.c.pods, 0))
+            .select_from(job.outerjoin(stages, _of_life(stages)).outerjoin(pods, _of_life(pods)))
             .where(schema.lasting(job, at), *([stage.not_in(without)] if without else []))
             .order_by(job.c.namespace, job.c.name, job.c.uid, job.c.life)
         ]
@@ -123,9 +128,17 @@ def past_jobs(database: LedgerDatabase, at: int, *, without: tuple[str, ...] = (
     return [schema.read_row(PastJob, row) for row in rows]
 
 
-def _stage(at: int) -> ScalarSelect[Any]:
-    """The stage of a job at a moment: the latest one."""
-    job, stage = schema.JOB, schema.STAGE
-    of_job: ColumnElement[bool] = and_(stage.c.uid == job.c.uid, stage.c.life == job.c.life)
-    found = select(stage.c.stage).where(of_job, schema.lasting(stage, at))
-    return found.order_by(stage.c.began.desc()).limit(1).scalar_subquery()
+def _stages(at: int) -> Subquery:
+    """The stage of each life at a moment.
+
+    Joined, not looked up per job: without statistics PostgreSQL took 4.5 CPU s for 6,250 lookups.
+    """
+    stage = schema.STAGE
+    life = stage.c.uid, stage.c.life
+    name = func.max(stage.c.stage).label("stage")  # a life has one stage at a time
+    return select(*life, name).where(schema.lasting(stage, at)).group_by(*life).subquery()
+
+
+def _of_life(part: Subquery) -> ColumnElement[bool]:
+    """Whether a row of a subquery is of the life of a job."""
+    return and_(part.c.uid == schema.JOB.c.uid, part.c.life == schema.JOB.c.life)
