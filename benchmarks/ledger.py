@@ -28,13 +28,17 @@ _GANG = 8
 _BEGIN = 1_795_000_000.0
 
 
-def _decoded(kind: type, obj: object) -> Delta:
+def decoded(kind: type, obj: object) -> Delta:
+    """The delta of an object as an API server sends it."""
     return DECODERS[kind](msgspec.json.encode(obj))
 
 
 def gang(first: int, size: int, nodes: int) -> list[Delta]:
-    """A PodGroup and its bound pods, the first one with this index."""
-    pods = [api_objects.pod(first + at, gang=size, node=f"gpu-{(first + at) % nodes:05d}") for at in range(size)]
+    """A PodGroup and its bound pods, the first one with this index; they wait without `nodes`."""
+    pods = [
+        api_objects.pod(first + at, gang=size, node=f"gpu-{(first + at) % nodes:05d}" if nodes else "")
+        for at in range(size)
+    ]
     meta = pods[0]["metadata"]
     group = {
         "kind": "PodGroup",
@@ -46,10 +50,10 @@ def gang(first: int, size: int, nodes: int) -> list[Delta]:
             "creationTimestamp": meta["creationTimestamp"],
             "ownerReferences": meta["ownerReferences"],
         },
-        "spec": {"minMember": size, "queue": "queue-1"},
-        "status": {"phase": "Running"},
+        "spec": {"minMember": size, "queue": meta["labels"]["volcano.sh/queue-name"]},
+        "status": {"phase": "Running" if nodes else "Pending"},
     }
-    return [_decoded(PodGroupObject, group), *(_decoded(PodObject, pod) for pod in pods)]
+    return [decoded(PodGroupObject, group), *(decoded(PodObject, pod) for pod in pods)]
 
 
 def gone(deltas: list[Delta]) -> Iterator[Delta]:
@@ -62,7 +66,7 @@ def gone(deltas: list[Delta]) -> Iterator[Delta]:
 
 def measure(nodes: int, pods: int, jobs: int, file: Path) -> dict[str, float]:
     """Record the first lists, the end of `jobs` gangs, and `jobs` jobs of one pod."""
-    first = [_decoded(NodeObject, api_objects.node(index)) for index in range(nodes)]
+    first = [decoded(NodeObject, api_objects.node(index)) for index in range(nodes)]
     gangs = [gang(index, _GANG, nodes) for index in range(0, pods, _GANG)]
     first += [delta for one in gangs for delta in one]
     gc.collect()

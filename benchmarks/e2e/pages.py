@@ -26,6 +26,7 @@ from rich.table import Table
 
 from benchmarks.e2e import objects
 from benchmarks.e2e.explaining import fill, saved
+from benchmarks.e2e.processes import cpu_seconds, memory_of
 from benchmarks.e2e.server import Server
 from capcard_sched.kube.paths import object_path
 
@@ -45,7 +46,6 @@ ADDRESSES: Final = {
     "/usage": "/usage?since={hours}h",
     "/what-if": "/what-if",
 }
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
 #: Changes of pods in a second, and the seconds between two samples of memory.
 _CHANGES: Final = 5
 _SAMPLE: Final = 0.5
@@ -57,41 +57,6 @@ class Latency(NamedTuple):
     page: str
     seconds: list[float]
     cpu: float
-
-
-def _tree(pid: int) -> list[int]:
-    """A process and its descendants."""
-    parents: dict[int, list[int]] = {}
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            with contextlib.suppress(OSError):
-                fields = (path / "stat").read_text().rpartition(")")[2].split()
-                parents.setdefault(int(fields[1]), []).append(int(path.name))
-    found = [pid]
-    for one in found:
-        found += parents.get(one, [])
-    return found
-
-
-def _cpu(pid: int) -> float:
-    """CPU seconds of a process, its descendants and their children that ended."""
-    total = 0
-    for one in _tree(pid):
-        with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
-            total += sum(map(int, fields[11:15]))
-    return total / _TICKS
-
-
-def _memory(pid: int) -> float:
-    """MiB of a process and its descendants; pages that they share count once."""
-    total = 0
-    for one in _tree(pid):
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{one}/smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
-                    total += int(line.split()[1])
-    return total / 1024
 
 
 @asynccontextmanager
@@ -137,18 +102,20 @@ async def _measure(pid: int, url: str, first: int, count: int, *, has_usage: boo
         if page == "/usage" and not has_usage:
             continue
         for is_document in (False, True):
-            begun, seconds = _cpu(pid), []
+            begun, seconds = cpu_seconds(pid), []
             for address in _addresses(form, first + is_document * count, count, is_document=is_document):
                 at = time.perf_counter()
                 await asyncio.to_thread(_get, url + address)
                 seconds.append(time.perf_counter() - at)
-            found.append(Latency(f"{page}{' as JSON' if is_document else ''}", seconds, (_cpu(pid) - begun) / count))
+            found.append(
+                Latency(f"{page}{' as JSON' if is_document else ''}", seconds, (cpu_seconds(pid) - begun) / count)
+            )
     return found
 
 
 async def _peak(pid: int, peak: list[float]) -> None:
     while True:
-        peak[0] = max(peak[0], await asyncio.to_thread(_memory, pid))
+        peak[0] = max(peak[0], await asyncio.to_thread(memory_of, pid))
         await asyncio.sleep(_SAMPLE)
 
 
@@ -176,12 +143,12 @@ async def _file(console: Console, nodes: int, pods: int, count: int, folder: Pat
     begun = time.perf_counter()
     async with _serving("-f", str(file), ready="serving on ") as (pid, url):
         await asyncio.to_thread(_get, url + "/")
-        console.print(f"file: first page after {time.perf_counter() - begun:.1f} s, {_cpu(pid):.1f} CPU s")
+        console.print(f"file: first page after {time.perf_counter() - begun:.1f} s, {cpu_seconds(pid):.1f} CPU s")
         peak = [0.0]
         sampling = asyncio.create_task(_peak(pid, peak))
         _show(console, "file", await _measure(pid, url, 0, count, has_usage=False))
         sampling.cancel()
-        console.print(f"file: {_memory(pid):.0f} MiB, at most {peak[0]:.0f} MiB")
+        console.print(f"file: {memory_of(pid):.0f} MiB, at most {peak[0]:.0f} MiB")
 
 
 async def _live(console: Console, nodes: int, pods: int, count: int, folder: Path) -> None:
@@ -192,18 +159,18 @@ async def _live(console: Console, nodes: int, pods: int, count: int, folder: Pat
         flags = ("--kubeconfig", str(config), "--ledger", str(folder / "ledger.db"))
         async with _serving(*flags, ready="in sync") as (pid, url):
             await asyncio.to_thread(_get, url + "/")
-            console.print(f"live: first page after {time.perf_counter() - begun:.1f} s, {_cpu(pid):.1f} CPU s")
+            console.print(f"live: first page after {time.perf_counter() - begun:.1f} s, {cpu_seconds(pid):.1f} CPU s")
             peak = [0.0]
             sampling = asyncio.create_task(_peak(pid, peak))
             await asyncio.to_thread(_get, url + "/usage")
             _show(console, "live, unchanged", await _measure(pid, url, 0, count, has_usage=True))
-            console.print(f"live: {_memory(pid):.0f} MiB, at most {peak[0]:.0f} MiB")
+            console.print(f"live: {memory_of(pid):.0f} MiB, at most {peak[0]:.0f} MiB")
             changing = asyncio.create_task(_change(server))
-            watching, behind = asyncio.create_task(_watch(url)), _cpu(pid)
+            watching, behind = asyncio.create_task(_watch(url)), cpu_seconds(pid)
             begun = time.perf_counter()
             _show(console, f"live, {_CHANGES} changes/s", await _measure(pid, url, 2 * count, count, has_usage=True))
             took = time.perf_counter() - begun
-            used = (_cpu(pid) - behind) / took
+            used = (cpu_seconds(pid) - behind) / took
             watching.cancel()
             changing.cancel()
             states, most = await watching

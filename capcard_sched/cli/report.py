@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from capcard_sched.cli.sources.inputs import LoadedCluster
-    from capcard_sched.ledger.usage_ledger import UsageLedger
-    from capcard_sched.ledger.usage_report import UsageReport
+    from capcard_sched.ledger.usage_series import UsageOverTime
     from capcard_sched.web.history import History
 
 #: A link; texts of objects are escaped and have none.
@@ -31,12 +30,12 @@ def write_report(path: Path, found: LoadedCluster, label: str, history: History)
     _write(path, "overview.html", view)
 
 
-def write_usage(path: Path, ledger: UsageLedger, report: UsageReport, since: str, label: str) -> None:
-    """Write the page of a report of card-hours. Raises BadInputError and LedgerError."""
+def write_usage(path: Path, found: UsageOverTime, since: str, label: str) -> None:
+    """Write the page of a report of card-hours. Raises BadInputError."""
     from capcard_sched.web.usage import usage_page
     from capcard_sched.web.views import Moment
 
-    view = usage_page(ledger, report, Moment(source=label, now=report.until), since)
+    view = usage_page(found, Moment(source=label, now=found.report.until), since)
     queues = {queue.queue for card in view.series for queue in card.queues}
     _write(path, "usage.html", replace(view, moment=replace(view.moment, queues=tuple(sorted(queues)))))
 

@@ -92,9 +92,10 @@ def usage(
         else:
             with _opened(ledger, recording) as source:
                 until = source.recorded_until
-                found = source.usage(UsageQuery(until - seconds, until, groups), meter)
+                over_time = source.usage_over_time(UsageQuery(until - seconds, until, groups), meter)
+                found = over_time.report
                 if report is not None:
-                    write_usage(report, source, found, since, str(recording or source.database.name))
+                    write_usage(report, over_time, since, str(recording or source.database.name))
     except (BadInputError, LedgerError) as error:
         return usage_error(str(error))
     measured = bool(prometheus) or any(row.measured is not None for row in found.rows)

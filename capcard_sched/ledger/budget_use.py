@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sqlalchemy import case, func, or_, select
+from sqlalchemy import func, select
 
 from capcard_sched.ledger import schema
+from capcard_sched.ledger.charge_sums import held_cards
 from capcard_sched.model.card_budgets import covering
 
 if TYPE_CHECKING:
@@ -30,25 +31,16 @@ def card_times(database: LedgerDatabase, begin: int, until: int) -> dict[tuple[s
 
     Removed charges count by whole UTC days from `begin` on.
     """
-    charge, daily = schema.CHARGE, schema.DAILY_USE
-    end = func.coalesce(charge.c.ended, until)
-    last = case((end < until, end), else_=until)
-    first = case((charge.c.began > begin, charge.c.began), else_=begin)
-    lasts = or_(charge.c.ended.is_(None), charge.c.ended > until)
-    held = case((lasts, charge.c.thousandths), else_=0)
+    daily = schema.DAILY_USE
     charges, days = database.read_all(
         [
-            select(charge.c.queue, charge.c.card, func.sum((last - first) * charge.c.thousandths), func.sum(held))
-            .where(charge.c.began < until, end > begin)
-            .group_by(charge.c.queue, charge.c.card),
+            held_cards(begin, until, ("queue", "card")),
             select(daily.c.queue, daily.c.card, func.sum(daily.c.used))
             .where(daily.c.day >= begin, daily.c.day < until)
             .group_by(daily.c.queue, daily.c.card),
         ]
     )
-    found: dict[tuple[str, str], CardTime] = {}
-    for queue, card, used, held_now in map(tuple, charges):
-        found[queue, card] = CardTime(int(used), int(held_now))
+    found = {(row.queue, row.card): CardTime(row.used, row.thousandths) for row in charges}
     for queue, card, used in map(tuple, days):
         more = found.get((queue, card), _NONE)
         found[queue, card] = more._replace(used=more.used + int(used))

@@ -40,7 +40,7 @@ class JobLife(msgspec.Struct):
 def job_history(database: LedgerDatabase, since: int, until: int, name: str, namespace: str) -> list[JobLife]:
     """The lives of jobs that lasted between two moments (milliseconds); "" for every name or namespace."""
     job, charge = schema.JOB, schema.CHARGE
-    wanted = [job.c.submitted < until, or_(job.c.ended.is_(None), job.c.ended >= since)]
+    wanted = [schema.lasting(job, since - 1, until)]
     if name:
         groups = select(charge.c.job_uid).where(charge.c.pod == name)
         wanted.append(or_(job.c.name == name, job.c.uid == name, job.c.uid.in_(groups)))

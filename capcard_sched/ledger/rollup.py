@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from sqlalchemy import delete, func, or_, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from capcard_sched.ledger import schema
@@ -44,8 +44,7 @@ def _sum_quotas(connection: Connection, horizon: int) -> None:
         connection.execute(select(table).where(table.c.at < horizon).order_by(table.c.at)).all()
         for table in (schema.QUOTA, schema.CAPACITY)
     ]
-    lasting = or_(charge.c.ended.is_(None), charge.c.ended > since)
-    charges = connection.execute(select(charge).where(charge.c.began < horizon, lasting)).all()
+    charges = connection.execute(select(charge).where(schema.lasting(charge, since, horizon))).all()
     rows = [
         {"day": day, "queue": queue, "card": card, "quota": parts.quota, "idle": parts.idle, "lent": parts.lent}
         for (queue, card, day), parts in quota_parts(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, String, Table
+from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, String, Table, and_, func, or_, select
 
 from capcard_sched.ledger.rows import CapacityRow, ChargeRow, JobRecord, QuotaRecord, StageRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sqlalchemy import ColumnElement, Select
     from sqlalchemy.engine import Row as DatabaseRow
 
     from capcard_sched.ledger.rows import Row
@@ -113,6 +114,8 @@ DAILY_QUOTA: Final = Table(
     _text("card", key=True),
     *map(_integer, ("quota", "idle", "lent")),
 )
+#: Tables whose rows have an end.
+LASTING: Final = (JOB, STAGE, CHARGE)
 TABLES: Final[dict[type[Row], Table]] = {
     JobRecord: JOB,
     StageRow: STAGE,
@@ -125,3 +128,20 @@ TABLES: Final[dict[type[Row], Table]] = {
 def read_row(kind: Callable[..., _AnyRow], row: DatabaseRow[Any]) -> _AnyRow:
     """A row of the table of `kind`: its columns are in the order of the fields."""
     return kind(*row)
+
+
+def lasting(table: Table, since: int, until: int | None = None) -> ColumnElement[bool]:
+    """Jobs, stages or charges that lasted in some part of a period, which ends before `until` (milliseconds).
+
+    Without `until`: at the moment `since`.
+    """
+    began = table.c.submitted if table is JOB else table.c.began
+    end = since + 1 if until is None else until
+    return and_(began < end, or_(table.c.ended.is_(None), table.c.ended > since))
+
+
+def rows_at(table: Table, at: int) -> Select[Any]:
+    """The row of each card, or queue and card, that held at a moment: the last one up to it."""
+    keys = [column for column in table.primary_key if column.name != "at"]
+    last = select(*keys, func.max(table.c.at).label("at")).where(table.c.at <= at).group_by(*keys).subquery()
+    return select(table).join(last, and_(*(table.c[column.name] == column for column in last.c)))

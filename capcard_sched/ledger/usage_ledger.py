@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import or_, select
+from sqlalchemy import select
 
 from capcard_sched.ledger import schema
 from capcard_sched.ledger.database import LedgerDatabase
@@ -14,7 +14,7 @@ from capcard_sched.ledger.recorder import AdoptedRows, LedgerRecorder
 from capcard_sched.ledger.rollup import roll_up
 from capcard_sched.ledger.rows import CapacityRow, ChargeRow, JobRecord, QuotaRecord, StageRow, storable
 from capcard_sched.ledger.usage_report import UsageQuery, UsageReport, usage_report
-from capcard_sched.ledger.usage_series import UsageSeries, usage_series
+from capcard_sched.ledger.usage_series import UsageOverTime, usage_series
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.objects import PodGroupObject, PodObject
@@ -144,17 +144,14 @@ class UsageLedger:
 
     def _rows_at(self, until: int) -> AdoptedRows:
         """The rows that last at a moment, as they were then."""
-        job, stage, charge, capacity, quota = schema.JOB, schema.STAGE, schema.CHARGE, schema.CAPACITY, schema.QUOTA
         found = AdoptedRows(until)
         if not until:
             return found
         tables = self._database.read_all(
             [
-                select(job).where(job.c.submitted <= until, or_(job.c.ended.is_(None), job.c.ended > until)),
-                select(stage).where(stage.c.began <= until, or_(stage.c.ended.is_(None), stage.c.ended > until)),
-                select(charge).where(charge.c.began <= until, or_(charge.c.ended.is_(None), charge.c.ended > until)),
-                select(capacity).where(capacity.c.at <= until).order_by(capacity.c.at),
-                select(quota).where(quota.c.at <= until).order_by(quota.c.at),
+                *(select(table).where(schema.lasting(table, until)) for table in schema.LASTING),
+                schema.rows_at(schema.CAPACITY, until),
+                schema.rows_at(schema.QUOTA, until),
             ]
         )
         for row in tables[0]:
@@ -192,11 +189,14 @@ class UsageLedger:
 
     def usage(self, query: UsageQuery, meter: Meter | None = None) -> UsageReport:
         """Card-time by the groups of a query. `meter`: a source of utilization."""
-        return usage_report(self._database, query, meter)
+        return usage_report(self._database, query, meter)[0]
 
-    def series(self, since: float, until: float) -> list[UsageSeries]:
-        """Cards in use over time, by card and queue (Unix seconds)."""
-        return usage_series(self._database, since, until)
+    def usage_over_time(self, query: UsageQuery, meter: Meter | None = None) -> UsageOverTime:
+        """The same with cards in use over time, by card and queue; the charges are read once."""
+        report, intervals = usage_report(self._database, query, meter)
+        begin = round(max(query.since, self.recorded_since) * 1000)
+        end = max(begin, round(min(query.until, self.recorded_until) * 1000))
+        return UsageOverTime(report, usage_series(intervals, begin, end), (end - begin) / 1000)
 
     def history(self, since: float, until: float, name: str = "", namespace: str = "") -> list[JobLife]:
         """The lives of jobs that lasted between two moments (Unix seconds), in order of submission.

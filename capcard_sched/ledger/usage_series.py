@@ -6,11 +6,10 @@ from collections import defaultdict
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from capcard_sched.ledger.usage_report import charges_between, intervals_of
-
 if TYPE_CHECKING:
-    from capcard_sched.ledger.database import LedgerDatabase
-    from capcard_sched.ledger.usage_report import Interval
+    from collections.abc import Iterable
+
+    from capcard_sched.ledger.usage_report import Interval, UsageReport
 
 #: Parts of a period at most, and the least length of one (milliseconds).
 _PARTS: Final = 240
@@ -26,20 +25,25 @@ class UsageSeries(NamedTuple):
     means: list[float]
 
 
-def usage_series(database: LedgerDatabase, since: float, until: float) -> list[UsageSeries]:
-    """The cards that queues held between two moments (Unix seconds), by card and queue; daily sums are left out.
+class UsageOverTime(NamedTuple):
+    """A report, and the series of its period; days of daily sums are in the report only."""
 
-    Cost: O(charges of the period).
-    """
-    begin, end = round(since * 1000), round(until * 1000)
-    [charges] = database.read_all([charges_between(begin, end)])
+    report: UsageReport
+    series: list[UsageSeries]
+    #: Length of the series.
+    seconds: float
+
+
+def usage_series(intervals: Iterable[Interval], begin: int, end: int) -> list[UsageSeries]:
+    """The cards that queues held between two moments (Unix milliseconds), by card and queue. O(intervals)."""
     if end <= begin:
         return []
     count = max(1, min(_PARTS, (end - begin) // _SHORTEST))
     length = (end - begin) / count
     parts: defaultdict[tuple[str, str], _PartSums] = defaultdict(lambda: _PartSums(begin, length, count))
-    for interval in intervals_of(charges, end):
-        parts[interval.card, interval.queue].add(interval, begin, end)
+    for interval in intervals:
+        if interval.began < end and interval.ended > begin:
+            parts[interval.card, interval.queue].add(interval, begin, end)
     return [UsageSeries(card, queue, length / 1000, found.means()) for (card, queue), found in sorted(parts.items())]
 
 

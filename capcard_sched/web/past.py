@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.ledger.database import LedgerError
-from capcard_sched.ledger.past_state import past_state
+from capcard_sched.ledger.past_state import past_jobs, past_state
 from capcard_sched.ledger.usage_ledger import open_ledger
 from capcard_sched.ledger.usage_report import DAY, UsageQuery
 from capcard_sched.model.queue import ROOT
@@ -27,7 +27,7 @@ from capcard_sched.web.views import CardSum, JobRow, Moment, Overview, QueueList
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from capcard_sched.ledger.past_state import PastJob, PastState
+    from capcard_sched.ledger.past_state import PastState
     from capcard_sched.ledger.usage_ledger import UsageLedger
     from capcard_sched.model.trials import InsightPart
 
@@ -36,6 +36,7 @@ _MISSING: Final = (
     "alerts and nodes; "
     "`web --recording FILE` shows these at each step of a recording"
 )
+_USAGE: Final = "/usage"
 #: Stages of lives that do not wait.
 _STARTED: Final = ("", "Scheduled", "Degraded")
 
@@ -75,7 +76,8 @@ def past_view(
             begin, end = ledger.recorded_since, ledger.recorded_until
             # The last record may be some seconds old: later moments are shown as of it.
             at = min(parse_moment(query["at"], History(begin=begin, end=max(end, time.time()))), end)
-            state = past_state(ledger.database, round(at * 1000))
+            at_ms, began = round(at * 1000), round(begin * 1000)
+            state = past_state(ledger.database, at_ms, began, has_cards=document != _USAGE)
             moment = Moment(
                 source=source,
                 now=format_timestamp(at),
@@ -92,12 +94,11 @@ def past_view(
 
 
 def _overview(past: PastCluster, _: Mapping[str, str]) -> Overview:
-    jobs = _job_rows(past)
-    waiting = sorted((job for job in jobs if job.stage), key=ORDERS["wait"])
+    waiting = sorted(_job_rows(past, without=_STARTED), key=ORDERS["wait"])
     return Overview(
         moment=past.moment,
-        jobs=len(jobs),
-        running_pods=len([row for row in past.state.charges if past.may_see(row.namespace)]),
+        jobs=sum(one.jobs for one in past.state.jobs if past.may_see(one.namespace)),
+        running_pods=sum(one.pods for one in past.state.held if past.may_see(one.namespace)),
         pending_pods=0,
         cards=_card_sums(past),
         queues=_quota_rows(past),
@@ -123,7 +124,7 @@ def _queue(past: PastCluster, query: Mapping[str, str]) -> QueueView:
         queue=own,
         tree=(*above, *within),
         jobs=tuple(sorted(jobs, key=ORDERS["wait"])),
-        hidden_jobs=sum(one.job.queue in names for one in past.state.jobs) - len(jobs),
+        hidden_jobs=sum(one.jobs for one in past.state.jobs if one.queue in names) - len(jobs),
         evictions=_evictions(past, names),
     )
 
@@ -134,8 +135,8 @@ def _jobs(past: PastCluster, query: Mapping[str, str]) -> InsightPart:
 
 def _usage(past: PastCluster, query: Mapping[str, str]) -> InsightPart:
     by, seconds = dimensions_of(past.namespaces, query), period_of(query)
-    report = past.ledger.usage(UsageQuery(past.now - seconds, past.now, by))
-    return usage_page(past.ledger, report, past.moment, query.get("since") or SINCE, past.namespaces)
+    found = past.ledger.usage_over_time(UsageQuery(past.now - seconds, past.now, by))
+    return usage_page(found, past.moment, query.get("since") or SINCE, past.namespaces)
 
 
 _VIEWS: Final[Mapping[str, Callable[[PastCluster, Mapping[str, str]], InsightPart]]] = {
@@ -143,7 +144,7 @@ _VIEWS: Final[Mapping[str, Callable[[PastCluster, Mapping[str, str]], InsightPar
     "/queues": _queue_list,
     "/queues/{name}": _queue,
     "/jobs": _jobs,
-    "/usage": _usage,
+    _USAGE: _usage,
 }
 _RECORDING: Final = "`web --recording FILE` shows those of each step of a recording"
 _REFUSALS: Final[Mapping[str, str]] = {
@@ -159,15 +160,13 @@ _REFUSALS: Final[Mapping[str, str]] = {
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
-def _job_rows(past: PastCluster) -> list[JobRow]:
-    """The jobs of visible namespaces. Of their pods, those with cards and the minimum are known."""
-    held = Counter((row.job_uid, row.life) for row in past.state.charges)
+def _job_rows(past: PastCluster, without: tuple[str, ...] = ()) -> list[JobRow]:
+    """The jobs of visible namespaces, but those in some stages. Of their pods, those with cards are known."""
     found = []
-    for one in past.state.jobs:
-        job = one.job
+    for job in past_jobs(past.ledger.database, past.state.at, without=without):
         if not past.may_see(job.namespace):
             continue
-        pods, age = held[job.uid, job.life], (past.state.at - job.submitted) // 1000
+        age = (past.state.at - job.submitted) // 1000
         whole = job.whole if job.whole is not None and job.whole <= past.state.at else None
         found.append(
             JobRow(
@@ -175,12 +174,12 @@ def _job_rows(past: PastCluster) -> list[JobRow]:
                 name=job.name,
                 kind=job.kind,
                 queue=job.queue,
-                phase=one.stage,
-                stage="" if one.stage in _STARTED else one.stage,
-                scheduled=pods,
-                pods=max(pods, job.min_member),
+                phase=job.stage,
+                stage="" if job.stage in _STARTED else job.stage,
+                scheduled=job.pods,
+                pods=max(job.pods, job.min_member),
                 min_available=job.min_member,
-                running=pods,
+                running=job.pods,
                 succeeded=0,
                 failed=0,
                 created=format_timestamp(job.submitted / 1000),
@@ -195,7 +194,8 @@ def _job_rows(past: PastCluster) -> list[JobRow]:
 def _parents(state: PastState) -> dict[str, str]:
     """Each queue of the moment to its parent, "" for none or unknown."""
     found = {row.queue: row.parent for row in state.quotas.values()}
-    for queue in (*(one.job.queue for one in state.jobs), *(row.queue for row in state.charges), *found.values()):
+    held = (row.queue for row in state.held if row.pods)
+    for queue in (*(one.queue for one in state.jobs), *held, *found.values()):
         if queue and queue != ROOT:
             found.setdefault(queue, "")
     return found
@@ -205,13 +205,15 @@ def _quota_rows(past: PastCluster) -> tuple[QuotaRow, ...]:
     """Visible queues with quotas, jobs or held cards, each followed by those below it; `root` stands last."""
     state, parents = past.state, _parents(past.state)
     used: defaultdict[tuple[str, str], int] = defaultdict(int)
-    for row in state.charges:
-        for queue in _path(row.queue, parents):
+    for row in state.held:
+        for queue in _path(row.queue, parents) if row.pods else ():
             used[queue, row.card] += row.thousandths
     cards = sorted({*(card for _, card in state.quotas), *(card for _, card in used)})
-    jobs: defaultdict[str, list[PastJob]] = defaultdict(list)
+    jobs: Counter[str] = Counter()
+    waiting: Counter[str] = Counter()
     for one in state.jobs:
-        jobs[one.job.queue].append(one)
+        jobs[one.queue] += one.jobs
+        waiting[one.queue] += 0 if one.stage in _STARTED else one.jobs
     below: defaultdict[str, list[str]] = defaultdict(list)
     for queue, parent in sorted(parents.items(), reverse=True):
         below[parent if parent not in (queue, ROOT) else ""].append(queue)
@@ -221,15 +223,14 @@ def _quota_rows(past: PastCluster) -> tuple[QuotaRow, ...]:
         if not pending:  # a cycle of parents has no top
             pending = [(0, queue) for queue in below.pop(min(below))]
         depth, queue = pending.pop()
-        lives = jobs[queue]
         found.append(
             QuotaRow(
                 queue=queue,
                 parent=parents[queue],
                 depth=depth,
                 state="",
-                jobs=len(lives),
-                waiting=sum(one.stage not in _STARTED for one in lives),
+                jobs=jobs[queue],
+                waiting=waiting[queue],
                 cells=tuple(
                     _cell(state, used, _path(queue, parents), card)
                     for card in cards
@@ -274,11 +275,9 @@ def _card_sums(past: PastCluster) -> tuple[CardSum, ...]:
     begin = max(state.at - DAY, state.began)
     used: Counter[str] = Counter()
     area: Counter[str] = Counter()
-    for row in state.charges:
+    for row in state.held:
         used[row.card] += row.thousandths
-        area[row.card] += row.thousandths * (state.at - max(row.began, begin))
-    for row in state.ended:
-        area[row.card] += row.thousandths * max(0, (row.ended or 0) - max(row.began, begin))
+        area[row.card] += row.used
     cards = {card: row.total for card, row in state.capacity.items() if row.total or used[card]}
     return tuple(
         CardSum(
@@ -299,9 +298,7 @@ def _card_sums(past: PastCluster) -> tuple[CardSum, ...]:
 def _evictions(past: PastCluster, queues: Iterable[str] | None = None) -> tuple[EvictionMark, ...]:
     """Evictions in the 24 hours before; `queues`: of these only."""
     rows = [
-        row
-        for row in past.state.ended
-        if row.end_reason == "Evicted" and past.may_see(row.namespace) and (queues is None or row.queue in queues)
+        row for row in past.state.evicted if past.may_see(row.namespace) and (queues is None or row.queue in queues)
     ]
     return tuple(
         EvictionMark(
@@ -315,5 +312,5 @@ def _evictions(past: PastCluster, queues: Iterable[str] | None = None) -> tuple[
             if past.may_see(preemptor_namespace(row.preemptor))
             else HIDDEN_PREEMPTOR,
         )
-        for row in sorted(rows, key=lambda row: row.ended or 0)
+        for row in rows
     )

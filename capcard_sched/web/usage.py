@@ -8,7 +8,7 @@ from capcard_sched.daemon.card_activity import CardMeter
 from capcard_sched.ledger.database import LedgerError
 from capcard_sched.ledger.usage_ledger import open_ledger
 from capcard_sched.ledger.usage_report import UsageQuery, parse_dimensions
-from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span, parse_timestamp
+from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
 from capcard_sched.web.access import is_visible_queue
 from capcard_sched.web.history import CardSeries, QueueSeries
 from capcard_sched.web.moments import moment_of
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.ledger.usage_ledger import UsageLedger
     from capcard_sched.ledger.usage_report import CardRow, Dimension, UsageReport, UsageRow
-    from capcard_sched.ledger.usage_series import UsageSeries
+    from capcard_sched.ledger.usage_series import UsageOverTime, UsageSeries
     from capcard_sched.web.cluster import Cluster
     from capcard_sched.web.views import Moment
 
@@ -38,19 +38,16 @@ def usage_view(cluster: Cluster, query: Mapping[str, str]) -> UsageView:
     try:
         with opened_ledger(cluster) as ledger:
             until = ledger.recorded_until
-            report = ledger.usage(UsageQuery(until - seconds, until, by), meter_of(cluster))
-            return usage_page(ledger, report, moment_of(cluster), since, cluster.namespaces)
+            found = ledger.usage_over_time(UsageQuery(until - seconds, until, by), meter_of(cluster))
+        return usage_page(found, moment_of(cluster), since, cluster.namespaces)
     except LedgerError as error:
         raise LookupError(str(error)) from None
 
 
-def usage_page(
-    ledger: UsageLedger, report: UsageReport, moment: Moment, since: str, namespaces: frozenset[str] | None = None
-) -> UsageView:
-    """The page of a report of a ledger. `since`: the period, as given. Raises LedgerError."""
-    first, until = parse_timestamp(report.since), parse_timestamp(report.until)
-    begin = max(first, ledger.recorded_since)
-    series = [one for one in ledger.series(begin, until) if is_visible_queue(one.queue, namespaces)]
+def usage_page(found: UsageOverTime, moment: Moment, since: str, namespaces: frozenset[str] | None = None) -> UsageView:
+    """The page of a report. `since`: the period, as given."""
+    report = found.report
+    series = [one for one in found.series if is_visible_queue(one.queue, namespaces)]
     rows, notes = visible_rows(report, namespaces)
     return UsageView(
         moment=moment,
@@ -60,7 +57,7 @@ def usage_page(
         by=report.by,
         groups=tuple(map(usage_group, rows)),
         cards=tuple(map(_card, report.cards)),
-        series=_series(series, {row.card: row.capacity for row in report.cards}, until - begin),
+        series=_series(series, {row.card: row.capacity for row in report.cards}, found.seconds),
         notes=notes,
     )
 

@@ -35,6 +35,8 @@ Verdict: TypeAlias = "NodeError | AllocationError | int"
 _MOST_ENTRIES: Final = 4_000_000
 #: Device states of the nodes that are kept.
 _MOST_STATES: Final = 200_000
+#: Different devices of nodes up to which `reads_single_nodes` looks at each.
+_MOST_SHAPES: Final = 32
 #: Numbers of results; further ones are those of texts.
 _UNKNOWN, _FITS = 0, 1
 #: The state of a row that was not read since a change; -1 is that of a node that equals no other.
@@ -142,8 +144,9 @@ class ClaimVerdicts:
         self._renew(table, search.inventory)
         found = self._single.get(search.contents)
         if found is None:
-            rows = {shape: row for row, shape in enumerate(self._shapes)} if self._is_local else {-1: 0}
-            found = -1 not in rows and not any(may_fail(table.nodes[row]) for row in rows.values())
+            rows = {shape: row for row, shape in enumerate(self._shapes)} if self._is_local else {}
+            few = -1 not in rows and 0 < len(rows) <= _MOST_SHAPES
+            found = few and not any(may_fail(table.nodes[row]) for row in rows.values())
             self._single[search.contents] = found
         return found
 

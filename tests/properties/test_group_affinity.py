@@ -81,13 +81,14 @@ def build(scene: AffinityScene) -> Harness:
         for node in group.running:
             held[node] += 1
     for node, cpu in enumerate(scene.cpus):
-        h.node(f"n{node}", cpu=cpu + held[node])
-    for tier, kind in ((1, "nodes"), (2, "hyper_nodes")):
+        h.node(f"n{node}", cpu=str(cpu + held[node]))
+    for tier in (1, 2):
         members = defaultdict[str, set[str]](set)
         for node in range(len(scene.cpus) - 1):
             members[scene.domain(node, tier)].add(f"n{node}" if tier == 1 else scene.domain(node, 1))
         for name, inside in members.items():
-            h.hyper_node(name, tier, **{kind: sorted(inside)})
+            below = sorted(inside)
+            h.hyper_node(name, tier, nodes=below if tier == 1 else (), hyper_nodes=below if tier == 2 else ())
     for number, group in enumerate(scene.groups):
         required = [
             {

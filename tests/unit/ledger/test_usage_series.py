@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capcard_sched.ledger import schema
+from capcard_sched.ledger.charge_sums import charges_between
 from capcard_sched.ledger.database import LedgerDatabase
+from capcard_sched.ledger.usage_report import intervals_of
 from capcard_sched.ledger.usage_series import usage_series
 
 #: Queue, thousandths of a card, first and last second; None while it lasts.
@@ -47,7 +49,9 @@ def test_each_part_has_the_mean_of_its_seconds(
         _add(database, f"p{number}", queue, thousandths, began, ended)
         for second in range(max(began, since), until if ended is None else min(ended, until)):
             held[queue, second] += thousandths
-    found = {one.queue: one for one in usage_series(database, since, until)}
+    begin, end = since * 1000, until * 1000
+    intervals = intervals_of(database.read(charges_between(begin, end)), end)
+    found = {one.queue: one for one in usage_series(intervals, begin, end)}
     for queue in ("q", "r"):
         total = sum(amount for (name, _), amount in held.items() if name == queue)
         assert (queue in found) or not total
