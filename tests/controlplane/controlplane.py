@@ -226,6 +226,8 @@ class ControlPlane:
             "--use-service-account-credentials=false",
             "--bind-address=127.0.0.1",
             "--secure-port=0",
+            "--kube-api-qps=500",  # 20 by default: it would be the slowest part of a test
+            "--kube-api-burst=1000",
             f"--service-account-private-key-file={self.folder / 'service-accounts.key'}",
         )
 
