@@ -52,8 +52,13 @@ packages: ## Install the Debian packages of the tests, as root: PostgreSQL and C
 test: controlplane ## Run the tests but the campaign: about five minutes, 17 to 30 when it builds the control plane
 	$(PYTEST) -m "not campaign"
 
-campaign: controlplane ## Run faults, failovers, restarts and variants, and the properties at length: about nine minutes
+campaign: controlplane compared ## Run faults, failovers, restarts and variants, and the properties at length: about nine minutes
 	HYPOTHESIS_PROFILE=campaign $(PYTEST) --timeout=600 -m "campaign or hypothesis"
+
+# kube-scheduler, which the campaign compares with; it is of the same Go module as the control plane.
+.PHONY: compared
+compared: controlplane
+	@$(BIN)/python -m tests.controlplane.build --compared
 
 .PHONY: compat compat-built
 compat: export CAPCARD_KUBERNETES = $(OLDEST)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
-import yaml
 from cyclopts import App, Parameter
 from rich.console import Console
 from rich.table import Table
@@ -27,8 +26,8 @@ from benchmarks.e2e.helper import Helper
 from benchmarks.e2e.server import Server, cpu_seconds, peak_mib
 from benchmarks.e2e.throughput import raw_rate
 from benchmarks.e2e.watcher import Ready, Seen, WatchJob
-from tests.controlplane.build import OF_BENCHMARKS, PROGRAMS, build, module, pinned
-from tests.controlplane.processes import end, spawn, tail
+from tests.controlplane.build import COMPARED, PROGRAMS, build, module, pinned
+from tests.controlplane.processes import tail
 from tests.e2e.daemons import Daemon
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def bench(
         console.print(f"{wrong}; scenes: {', '.join(peer_scenes.SCENES)}")
         return 2
     if peers:
-        build(PROGRAMS | OF_BENCHMARKS)
+        build(PROGRAMS | COMPARED)
     found: list[PeerRun] = []
     for name in chosen:
         found += asyncio.run(_scene(peer_scenes.SCENES[name], scale, connections, program, peers, console))
@@ -168,9 +167,7 @@ async def _run(
     async with Helper("benchmarks.e2e.watcher", watch) as watcher:
         await watcher.answer(Ready, _LIMIT)
         began = time.monotonic()
-        process = (
-            _daemon(server, connections, program, folder) if scheduler == _OURS else _kube_scheduler(server, folder)
-        )
+        process = _daemon(server, connections, program, folder) if scheduler == _OURS else _kube_scheduler(server)
         async with process as pid:
             if not load.is_restart:
                 await asyncio.sleep(3)  # the first session, or cycle
@@ -224,25 +221,15 @@ async def _daemon(server: Server, connections: int, program: Path | None, folder
 
 
 @asynccontextmanager
-async def _kube_scheduler(server: Server, folder: Path) -> AsyncIterator[int]:
-    config = {
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        # Its performance tests run with these limits of the client.
-        "clientConnection": {"kubeconfig": str(server.plane.kubeconfig_for("scheduler-b")), "qps": 5000, "burst": 5000},
-        "leaderElection": {"leaderElect": False},
-    }
-    path, log = folder / "kube-scheduler.yaml", folder / "kube-scheduler.log"
-    await asyncio.to_thread(path.write_text, yaml.safe_dump(config))
-    program = server.plane.programs / _KUBE
-    process = spawn([program, f"--config={path}", "--secure-port=0", _FLAGS[0]], log=log)
+async def _kube_scheduler(server: Server) -> AsyncIterator[int]:
+    await asyncio.to_thread(server.plane.start_scheduler, _FLAGS[0])
     try:
-        yield process.pid
+        yield server.plane.pid(_KUBE)
     except (TimeoutError, RuntimeError) as error:
-        error.add_note(tail(log))
+        error.add_note(tail(server.plane.log(_KUBE)))
         raise
     finally:
-        await asyncio.to_thread(end, process, gently=5)
+        await asyncio.to_thread(server.plane.stop_scheduler)
 
 
 def _table(runs: list[PeerRun]) -> Table:

@@ -77,6 +77,7 @@ async def reserve_claims(
     ClaimError if a claim is gone, deleted or allocated to other devices, or a device cannot be prepared.
     """
     waiting = ""
+    waited: list[float] = []
     for wanted in bind.claims or ():
         write = _Write(client, observer, fence, bind.namespace, wanted.claim)
         claim = await _repeat(write, bind, wanted)
@@ -84,11 +85,16 @@ async def reserve_claims(
             await write.report(bind, wanted.extended)
         state = binding_state(claim.status, time.time(), wanted.timeout)
         if state.failed:
+            observer.devices_prepared("failed", state.waited or 0.0)
             await _give_back(write, bind, wanted, clear=True)
             raise ClaimError(f"resourceclaim {bind.namespace}/{wanted.claim}: {state.failed}")
+        if state.waited is not None and wanted.allocation is not None:  # else another pod waited for these devices
+            waited.append(state.waited)
         waiting = waiting or (state.waiting and f"resourceclaim {bind.namespace}/{wanted.claim}: {state.waiting}")
     if waiting:
         raise PreBindPendingError(waiting)
+    if waited:
+        observer.devices_prepared("ready", max(waited))
 
 
 class _Write(NamedTuple):

@@ -63,5 +63,8 @@ class Observer:
     def claim_written(self, step: str, code: int) -> None:
         """A write to a ResourceClaim ended: "protect" (finalizer), "allocate", "reserve" or "release"; as `request`."""
 
+    def devices_prepared(self, result: str, seconds: float) -> None:
+        """The wait for binding conditions ended `seconds` after the allocation: "ready", or "failed" (or too late)."""
+
     def dropped(self, kind: str, count: int) -> None:
         """`count` writes were dropped unsent."""

@@ -42,6 +42,8 @@ class BindingState(NamedTuple):
     failed: str = ""
     #: The first device that is not ready, with the condition that is missing.
     waiting: str = ""
+    #: Seconds since the allocation; None for a claim whose pods wait for no device.
+    waited: float | None = None
 
 
 def has_binding_conditions(allocation: Allocation | None) -> bool:
@@ -54,6 +56,8 @@ def binding_state(status: PreparedClaimStatus, now: float, timeout: float) -> Bi
     allocation = status.allocation
     if allocation is None or not has_binding_conditions(allocation):
         return BindingState()
+    since = parse_time(allocation.allocation_timestamp)
+    waited = max(0.0, now - since) if since else 0.0
     reported = {(each.driver, each.pool, each.device, each.share_id): each for each in status.devices or ()}
     waiting = ""
     for each in allocation.devices.results or ():
@@ -64,11 +68,10 @@ def binding_state(status: PreparedClaimStatus, now: float, timeout: float) -> Bi
         name = f"device {each.driver}/{each.pool}/{each.device}"
         for condition in each.binding_failure_conditions or ():
             if condition in true:
-                return BindingState(f"device binding failed: {name} has condition {condition}")
+                return BindingState(f"device binding failed: {name} has condition {condition}", waited=waited)
         missing = [condition for condition in each.binding_conditions if condition not in true]
         if missing and not waiting:
             waiting = f"{name} lacks condition {missing[0]}"
-    since = parse_time(allocation.allocation_timestamp)
     if waiting and since and now >= since + timeout:
-        return BindingState(f"device binding timeout: {waiting} after {timeout:g} s")
-    return BindingState("", waiting)
+        return BindingState(f"device binding timeout: {waiting} after {timeout:g} s", waited=waited)
+    return BindingState("", waiting, waited)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -19,7 +19,7 @@ from capcard_sched.model.device_objects import (
     ResourceSliceObject,
 )
 from capcard_sched.model.intents import ObjectRef
-from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.status import COMPLETED_STATUSES, TaskStatus
 from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Task
     from capcard_sched.state.changes import Changes
     from capcard_sched.state.invalid_objects import InvalidObjects
+
+#: Of pods that use no claim. A completed one may never be seen among the consumers: it ended before the next session.
+_UNUSED: Final = COMPLETED_STATUSES | {TaskStatus.PENDING}
 
 
 class DeviceTable:
@@ -140,12 +143,12 @@ class DeviceTable:
             self._changes.devices.add(claim.key)
 
     def release_unused(self, tasks: Mapping[str, Task]) -> None:
-        """Drops what is assumed for pods that are unbound or deleted, or reserved by now."""
+        """Drops what is assumed for pods that are unbound, completed or deleted, or reserved by now."""
         ledger = self.ledger
         for key, assumed in list(ledger.assumed.items()):
             claim = ledger.claims.get(key)
             written = claim.consumers if claim is not None else frozenset()
             for uid in sorted(assumed.consumers):
                 task = tasks.get(uid)
-                if task is None or task.status is TaskStatus.PENDING or uid in written:
+                if task is None or task.status in _UNUSED or uid in written:
                     ledger.forget(key, uid)

@@ -164,6 +164,8 @@ SCHEDULER = Dashboard(
                   (("sum by (state) (capcard_dra_claims)", "{{state}}"),), 8),
             Panel("Pods that wait for devices to be prepared", "timeseries", "none",
                   (("sum(capcard_dra_waiting_pods)", "pods"),), 8, "Binding conditions of devices."),
+            Panel("Wait for devices to be prepared", "timeseries", "s",
+                  _quantiles("capcard_dra_binding_conditions_seconds", "result"), 8),
             Panel("Searches for devices", "timeseries", "ops",
                   (("sum by (result) (rate(capcard_dra_allocations_total[$__rate_interval]))", "{{result}}"),), 8),
             Panel("Trials of a search", "timeseries", "none", _quantiles("capcard_dra_allocation_trials")),

@@ -1,9 +1,9 @@
 """Builds the programs of the control plane, once per version, into a cache folder that every checkout shares.
 
-`python -m tests.controlplane.build` (`make controlplane`) builds what is missing; with `--check` it builds nothing and
-fails if a program is missing. `CAPCARD_KUBERNETES` selects a release of Kubernetes, like `1.34.4`; the default is the
-newest one. Where the programs are already at hand, `KUBEBUILDER_ASSETS` names their folder, as it does for Go's
-envtest, and nothing is built.
+`python -m tests.controlplane.build` (`make controlplane`) builds what is missing, with `--compared` kube-scheduler,
+too; with `--check` it builds nothing and fails if a program is missing. `CAPCARD_KUBERNETES` selects a release of
+Kubernetes, like `1.34.4`; the default is the newest one. Where the programs are already at hand, `KUBEBUILDER_ASSETS`
+names their folder, as it does for Go's envtest, and nothing is built.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ PROGRAMS: Final = {
 }
 #: Without these there is no control plane; the others are for tests that request them.
 NEEDED: Final = ("etcd", "kube-apiserver")
-#: Programs of the same module that only benchmarks use: `build(OF_BENCHMARKS)` builds them.
-OF_BENCHMARKS: Final = {"kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler"}
+#: Programs of the same module that only benchmarks and the campaign use: `build(COMPARED)` builds them.
+COMPARED: Final = {"kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler"}
 
 
 class UnavailableError(Exception):
@@ -102,6 +102,20 @@ def locate() -> Path:
     raise UnavailableError(
         "the control plane is not built: `make controlplane` builds it once, in a few minutes, with Go"
     )
+
+
+def compared() -> Path:
+    """The kube-scheduler of the selected release, already built.
+
+    Raises:
+        UnavailableError: it was not built yet, or there is no control plane.
+    """
+    program = locate() / "kube-scheduler"
+    if not os.access(program, os.X_OK):
+        raise UnavailableError(
+            f"{program} is not built: `python -m tests.controlplane.build --compared` builds it once, in a minute"
+        )
+    return program
 
 
 def needed(locate: Callable[[], Path] = locate) -> Path:
@@ -236,4 +250,5 @@ def main(name: str, make: Callable[[], Path]) -> int:
 if __name__ == "__main__":
     if sys.argv[1:] == ["--check"]:
         sys.exit(not all((cache_folder() / name).exists() for name in PROGRAMS))
-    sys.exit(main("control plane", build))
+    programs = PROGRAMS | (COMPARED if sys.argv[1:] == ["--compared"] else {})
+    sys.exit(main("control plane", lambda: build(programs)))

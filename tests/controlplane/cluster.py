@@ -278,7 +278,7 @@ class Cluster:
         Raises:
             RequestError: the answer is an error.
         """
-        content = None if body is None else json.dumps(body).encode()
+        content = None if body is None else json.dumps(body, separators=(",", ":")).encode()  # as Go's clients
         headers = {"Content-Type": content_type, "Accept": accept}
         deadline = time.monotonic() + _RESTARTING
         while True:

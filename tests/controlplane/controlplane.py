@@ -226,12 +226,31 @@ class ControlPlane:
             "--use-service-account-credentials=false",
             "--bind-address=127.0.0.1",
             "--secure-port=0",
+            "--kube-api-qps=500",  # 20 by default: it would be the slowest part of a test
+            "--kube-api-burst=1000",
             f"--service-account-private-key-file={self.folder / 'service-accounts.key'}",
         )
 
     def stop_controller_manager(self) -> None:
         """Ends kube-controller-manager, if it runs."""
         self._end("kube-controller-manager")
+
+    def start_scheduler(self, *flags: str) -> None:
+        """Starts kube-scheduler (`build.COMPARED`) with the client limits of its own performance tests."""
+        client = {"kubeconfig": str(self.kubeconfig_for("scheduler-b")), "qps": 5000, "burst": 5000}
+        config = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "clientConnection": client,
+            "leaderElection": {"leaderElect": False},
+        }
+        file = self.folder / "kube-scheduler.config"
+        file.write_text(json.dumps(config), "utf-8")
+        self._run("kube-scheduler", f"--config={file}", "--secure-port=0", *flags)
+
+    def stop_scheduler(self) -> None:
+        """Ends kube-scheduler, if it runs."""
+        self._end("kube-scheduler")
 
     def kill_apiserver(self) -> None:
         """SIGKILL to the API server: connections break where they are."""

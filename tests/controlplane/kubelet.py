@@ -1,4 +1,8 @@
-"""Fake kubelets: they move bound pods to Running, and end pods that are deleted."""
+"""Fake kubelets: they move bound pods to Running, and end pods that are deleted.
+
+Like the real ones they start no pod whose ResourceClaims are not allocated and reserved for it: they try again, with an
+event FailedPrepareDynamicResources.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +29,14 @@ class Kubelet:
     Attributes:
         start_delay: Seconds from binding to Running, for pods seen from now on. `inf` leaves them Pending.
         stop_delay: Seconds from a pod's deletion to its end, if its grace period is not over before.
+        refused: Pods that were bound without a claim that they need, with the reason.
     """
 
     def __init__(self, control_plane: ControlPlane, *, start_delay: float = 0.0, stop_delay: float = 0.0) -> None:
         self.start_delay = start_delay
         self.stop_delay = stop_delay
         self._cluster = Cluster(control_plane, user="kubelet")
+        self.refused: list[tuple[str, str]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures: list[BaseException] = []
         #: Tasks per pod, by uid.
@@ -100,6 +106,8 @@ class Kubelet:
     async def _start(self, pod: Manifest) -> None:
         meta = pod["metadata"]
         await asyncio.sleep(self.start_delay)
+        if pod["spec"].get("resourceClaims") and not await self._prepared(pod):
+            return
         if meta["uid"] in self._ending:
             return
         now = _now()
@@ -117,6 +125,42 @@ class Kubelet:
             "containerStatuses": containers,
         }
         await self._patch(meta["namespace"], meta["name"], status, uid=meta["uid"])
+
+    async def _prepared(self, pod: Manifest) -> bool:
+        """Wait until the claims of a pod are allocated and reserved for it; False if the pod is gone before."""
+        meta, told = pod["metadata"], ""
+        while meta["uid"] not in self._ending:
+            missing = ""
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
+                current = await self._cluster.find("pods", meta["name"], namespace=meta["namespace"])
+                if current is None or current["metadata"]["uid"] != meta["uid"]:
+                    return False
+                missing = await self._unprepared(current)
+                if not missing:
+                    return True
+            if missing and missing != told:
+                told = missing
+                self.refused.append((meta["name"], missing))
+                await self._cluster.create(_refusal(pod, missing))
+            await asyncio.sleep(0.5)
+        return False
+
+    async def _unprepared(self, pod: Manifest) -> str:
+        """What the first claim of a pod lacks; "" if none lacks anything."""
+        meta = pod["metadata"]
+        made = {row["name"]: row.get("resourceClaimName") for row in pod["status"].get("resourceClaimStatuses") or ()}
+        for each in pod["spec"]["resourceClaims"]:
+            name = each.get("resourceClaimName") or made.get(each["name"], "")
+            if name is None:
+                continue
+            claim = await self._cluster.find("resourceclaims", name, namespace=meta["namespace"]) if name else None
+            if claim is None:
+                return f"ResourceClaim {name or each['name']} not found"
+            if not claim.get("status", {}).get("allocation"):
+                return f"ResourceClaim {name} is not allocated"
+            if meta["uid"] not in [consumer["uid"] for consumer in claim["status"].get("reservedFor") or ()]:
+                return f"ResourceClaim {name} is not reserved for the pod"
+        return ""
 
     async def _end(self, pod: Manifest) -> None:
         meta = pod["metadata"]
@@ -154,6 +198,21 @@ class Kubelet:
                 if error.status < 500:
                     raise
             await asyncio.sleep(0.2)
+
+
+def _refusal(pod: Manifest, message: str) -> Manifest:
+    meta = pod["metadata"]
+    about = {"kind": "Pod", **{key: meta[key] for key in ("name", "namespace", "uid")}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{meta['name']}.", "namespace": meta["namespace"]},
+        "involvedObject": about,
+        "reason": "FailedPrepareDynamicResources",
+        "message": f"Failed to prepare dynamic resources: {message}",
+        "type": "Warning",
+        "source": {"component": "kubelet"},
+    }
 
 
 @contextlib.contextmanager

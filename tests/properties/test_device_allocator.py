@@ -56,7 +56,7 @@ _FEATURES: Final = (
     "allowMultipleAllocations", "requestPolicy", "taints", "tolerations",
 )  # fmt: skip
 #: Errors of the pod there that reject only the node here.
-_OF_THE_NODE = ("is currently being updated", "is currently invalid", "a claim constraint would not be satisfied")
+OF_THE_NODE: Final = ("is currently being updated", "is currently invalid", "a claim constraint would not be satisfied")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_allocations_equal_those_of_kube_scheduler(scenes: range) -> None:
             fitting.update(["all", *scene.features()])
             assert isinstance(ours, list), ours
             assert _plain(msgspec.json.decode(msgspec.json.encode(ours))) == _plain(theirs["results"])
-        elif not any(text in theirs.get("error", "") for text in _OF_THE_NODE):
+        elif not any(text in theirs.get("error", "") for text in OF_THE_NODE):
             assert not isinstance(ours, list)
             if isinstance(ours, NodeError) and "error" in theirs:  # too few devices: no search reaches the selector
                 assert "free" in str(ours)

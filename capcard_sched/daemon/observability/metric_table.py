@@ -167,6 +167,7 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     MetricRow("capcard_dra_claims", "gauge", ("state",), "sampled", "ResourceClaims: unallocated, assumed (the API server does not show the allocation yet), allocated", bare=True),
     MetricRow("capcard_dra_devices", "gauge", ("card", "state"), "sampled", "Devices of complete pools: used, tainted (NoSchedule or NoExecute), blocked (other devices use its counters), free; without card: devices that are no card", bare=True),
     MetricRow("capcard_dra_waiting_pods", "gauge", (), "sampled", "Placed pods that are bound once their devices have all binding conditions", bare=True),
+    MetricRow("capcard_dra_binding_conditions_seconds", "histogram", ("result",), "counted", "Time from an allocation to the end of the pod's wait for binding conditions: ready, or failed (failure condition, or predicate.DRABindingTimeout)", WAIT, bare=True),
     MetricRow("capcard_dra_double_allocations_total", "counter", (), "sampled", "Allocations of a whole device that another ResourceClaim has: of two schedulers or two leaders", bare=True),
     MetricRow("capcard_dra_claim_writes_total", "counter", ("step", "code"), "counted", "Writes to ResourceClaims by status code, 0 without a response: create and delete (claims for extended resources), protect and unprotect (finalizer), allocate, reserve, release", bare=True),
     # Daemon

@@ -223,6 +223,9 @@ class Metrics(MetricSet, Observer):
     def claim_written(self, step: str, code: int) -> None:
         self._counters["capcard_dra_claim_writes_total"].labels(step, str(int(code))).inc()
 
+    def devices_prepared(self, result: str, seconds: float) -> None:
+        self._histograms["capcard_dra_binding_conditions_seconds"].labels(result).observe(seconds)
+
     def dropped(self, kind: str, count: int) -> None:
         self._counters["api_writes_total"].labels(kind, "dropped").inc(count)
 

@@ -123,6 +123,9 @@ class LoggingObserver(Observer):
     def claim_written(self, step: str, code: int) -> None:
         self._metrics.claim_written(step, code)
 
+    def devices_prepared(self, result: str, seconds: float) -> None:
+        self._metrics.devices_prepared(result, seconds)
+
     def dropped(self, kind: str, count: int) -> None:
         self._metrics.dropped(kind, count)
         self._log.warning("dropped writes", kind=kind, count=count)

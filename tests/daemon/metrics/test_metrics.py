@@ -114,6 +114,7 @@ def everything(daemon: Daemon) -> Metrics:
     h.apply(ObjectChanged(decode(slices(DEFAULT)[0], ResourceSliceObject)))
     metrics.bind_failed(daemon.step()[0], 409, "conflict")
     metrics.claim_written("allocate", 200)
+    metrics.devices_prepared("ready", 2.0)
     metrics.evicted(evict := Evict("default", "small-0", "u", "reclaim", "needed elsewhere"))
     metrics.evict_failed(evict, 429, "budget")
     h.plugin("capacity-card").reports.evictions["q", "q", _CARD] = 1  # the counts of a reclaim

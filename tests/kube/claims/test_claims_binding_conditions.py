@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import pytest_asyncio
 
 from capcard_sched.kube.claims import release_claims, reserve_claims
+from capcard_sched.kube.client import Client
+from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.model.device_objects import AllocatedDevice, AllocatedDevices, Allocation
 from capcard_sched.model.intents import Bind, ClaimAllocation
 from capcard_sched.model.reasons import BINDING_CONDITIONS_PENDING
@@ -22,6 +24,20 @@ DRIVER = "gpu.example.com"
 WAITS = AllocatedDevice("r", DRIVER, "n1", "g0", binding_conditions=("ready",), binding_failure_conditions=("broken",))
 
 
+class Waits(Observer):
+    """The results of waits, with the seconds from the allocation."""
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[str, float]] = []
+
+    def devices_prepared(self, result: str, seconds: float) -> None:
+        self.ended.append((result, seconds))
+
+    @property
+    def results(self) -> list[str]:
+        return [result for result, _ in self.ended]
+
+
 @dataclass
 class World:
     """A pod whose device is prepared after its allocation, and one without claims."""
@@ -30,6 +46,7 @@ class World:
     writer: Harness
     waiting: Bind
     other: Bind
+    waits: Waits = field(default_factory=Waits)
 
     async def status(self) -> dict[str, Any]:
         found: dict[str, Any] = (await self.cluster.get("resourceclaims", "c")).get("status", {})
@@ -57,8 +74,13 @@ async def world(cluster: Cluster, proxy: Proxy) -> AsyncIterator[World]:
     claim = await cluster.create(plain("ResourceClaim", "c", "resource.k8s.io/v1", spec=spec))
     wanted = ClaimAllocation("c", claim["metadata"]["uid"], Allocation(AllocatedDevices((WAITS,))))
     waiting = msgspec.structs.replace(bind_of(made[1]), claims=(wanted,))
-    async with Harness(cluster, proxy, pre_bind=reserve_claims, undo_pre_bind=release_claims) as writer:
-        yield World(cluster, writer, waiting, bind_of(made[2]))
+    waits = Waits()
+
+    async def reserve(client: Client, bind: Bind) -> None:
+        await reserve_claims(client, bind, waits)
+
+    async with Harness(cluster, proxy, pre_bind=reserve, undo_pre_bind=release_claims) as writer:
+        yield World(cluster, writer, waiting, bind_of(made[2]), waits)
 
 
 async def test_a_pod_is_bound_once_its_device_is_ready(world: World) -> None:
@@ -67,9 +89,13 @@ async def test_a_pod_is_bound_once_its_device_is_ready(world: World) -> None:
     await world.writer.until(lambda: world.writer.observer.bindings, "the binding of the other pod")
     assert await world.cluster.bound() == {"other": "n1"}
     assert [each["name"] for each in (await world.status())["reservedFor"]] == ["p"]
+    assert world.waits.ended == []
     await world.report("ready")
     await world.writer.quiet()
     assert await world.cluster.bound() == {"other": "n1", "p": "n1"}
+    ((result, seconds),) = world.waits.ended
+    assert result == "ready"
+    assert seconds > 0
     assert len(await world.writer.events(BINDING_CONDITIONS_PENDING.code, world.waiting.namespace)) == 1
 
 
@@ -79,6 +105,7 @@ async def test_a_device_that_fails_is_given_back(world: World) -> None:
     await world.report("broken")
     refused = await world.writer.refusal()
     assert "device binding failed: device gpu.example.com/n1/g0 has condition broken" in refused.message
+    assert world.waits.results == ["failed"]
     found = await world.status()
     assert [found.get(field) for field in ("allocation", "reservedFor", "devices")] == [None, None, None]
 
@@ -102,4 +129,19 @@ async def test_a_device_that_another_leader_allocated_is_given_back_after_the_ti
     world.writer.submit(msgspec.structs.replace(world.waiting, claims=(later,)))
     refused = await world.writer.refusal()
     assert "device binding timeout: device gpu.example.com/n1/g0 lacks condition ready after 1 s" in refused.message
+    assert world.waits.results == ["failed"]
+    assert world.waits.ended[0][1] >= 1
     assert not (await world.status()).get("allocation")
+
+
+async def test_a_pod_that_joins_an_allocated_claim_is_no_wait(world: World) -> None:
+    world.writer.submit(world.waiting)
+    await world.is_waiting()
+    await world.report("ready")
+    await world.writer.quiet()
+    (wanted,) = world.waiting.claims or ()
+    joining = msgspec.structs.replace(wanted, allocation=None)
+    world.writer.submit(msgspec.structs.replace(world.other, claims=(joining,)))
+    await world.writer.quiet()
+    assert await world.cluster.bound() == {"other": "n1", "p": "n1"}
+    assert world.waits.results == ["ready"]
