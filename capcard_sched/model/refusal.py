@@ -113,6 +113,8 @@ class Refusal(msgspec.Struct, frozen=True):
     limiter: Limiter | None = None
     #: For a claim on several cards: the figures of every alternative.
     alternatives: tuple[Figures, ...] = ()
+    #: Of a limit with several amounts: the figures of the others that lack, too.
+    further: tuple[Figures, ...] = ()
     #: Further events to emit with this one, as (reason, message).
     also: tuple[tuple[str, str], ...] = ()
     #: Whether the refusal is an event of its own on its object (quota plugins), or only part of the job's text.
@@ -145,5 +147,5 @@ class Refusal(msgspec.Struct, frozen=True):
         return self.kind == other.kind and self._bounds() == other._bounds()
 
     def _bounds(self) -> list[tuple[str, int, int]]:
-        figures = (self.figures, *self.alternatives) if self.figures is not None else self.alternatives
+        figures = (*filter(None, (self.figures,)), *self.alternatives, *self.further)
         return [(each.resource, each.requested, each.limit) for each in figures]

@@ -25,7 +25,7 @@ FILE: Final = Path(__file__).with_name("oracle_known.yaml")
 KNOWN: Final[dict[str, list[int]]] = yaml.safe_load(FILE.read_text()) or {}
 _CHUNK: Final = 25
 _SEEDS: Final = 200
-_ALL_SEEDS: Final = 1600
+_ALL_SEEDS: Final = 2000
 
 
 def wrong_in(first: int) -> tuple[dict[str, set[int]], dict[tuple[str, int], str]]:
