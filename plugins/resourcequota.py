@@ -104,7 +104,7 @@ class ResourceQuota(Plugin):
             message,
             queue=job.queue,
             figures=first,
-            further=tuple(further),
+            alternatives=tuple(further),
             limiter=Limiter("ResourceQuota", quota.name),
             event=True,
             type=row.type,

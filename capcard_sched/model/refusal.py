@@ -111,10 +111,8 @@ class Refusal(msgspec.Struct, frozen=True):
     figures: Figures | None = None
     #: None if a queue, or nothing, limits.
     limiter: Limiter | None = None
-    #: For a claim on several cards: the figures of every alternative.
+    #: For a claim on several cards: the figures of every alternative. Of a ResourceQuota: its other amounts that lack.
     alternatives: tuple[Figures, ...] = ()
-    #: Of a limit with several amounts: the figures of the others that lack, too.
-    further: tuple[Figures, ...] = ()
     #: Further events to emit with this one, as (reason, message).
     also: tuple[tuple[str, str], ...] = ()
     #: Whether the refusal is an event of its own on its object (quota plugins), or only part of the job's text.
@@ -147,5 +145,5 @@ class Refusal(msgspec.Struct, frozen=True):
         return self.kind == other.kind and self._bounds() == other._bounds()
 
     def _bounds(self) -> list[tuple[str, int, int]]:
-        figures = (*filter(None, (self.figures,)), *self.alternatives, *self.further)
+        figures = (self.figures, *self.alternatives) if self.figures is not None else self.alternatives
         return [(each.resource, each.requested, each.limit) for each in figures]

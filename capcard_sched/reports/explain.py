@@ -91,7 +91,8 @@ def _head(found: JobDiagnosis) -> Table:
     table.show_header = False
     table.add_row("Stage:", found.stage_text)
     if found.queue is not None:
-        table.add_row("Queue:", f"{found.queue.name} ({found.queue.state})")
+        name = found.queue.name.removeprefix("/")  # of an invalid reference
+        table.add_row("Queue:", f"{name} ({found.queue.state})")
         if found.queue.position:
             ahead = found.queue.ahead
             after = f", behind {brief(ahead)}" if ahead else ""

@@ -76,7 +76,7 @@ def not_admitted(data: JobFacts, refusal: Refusal) -> StageResult:
     if refusal.limiter is not None and refusal.limiter.kind == "ResourceQuota":
         owner = f"ResourceQuota {refusal.limiter.name} of namespace {data.job.namespace}"
         has = f"{owner} has {left} left of {amount_of(resource, limit)} ({split})"
-        further = "".join(map(_of_quota, refusal.further))
+        further = "".join(map(_of_quota, refusal.alternatives))
         return StageResult("NotAdmitted", f"{needs}, and {has}{further}")
     if refusal.limiter is not None:
         most = f"{amount_of(resource, limit)} that {refusal.plugin} admits"
@@ -116,7 +116,7 @@ def admits_nothing(data: JobFacts) -> str:
     if data.queue.state != "missing":
         return f"Queue {queue} is {data.queue.state}: it admits no jobs"
     if "/" in queue:
-        return missing_text(queue)
+        return sentences.plain(missing_text(queue))
     close = nearest(queue, data.queues)
     meant = f"; did you mean {close}?" if close else f"; existing queues: {brief(data.queues)}"
     return f"Queue {queue} does not exist{meant}"

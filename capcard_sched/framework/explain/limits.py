@@ -359,7 +359,7 @@ def _of_group(amounts: Mapping[str, list[tuple[str, str, float]]], group: QuotaG
 
 def shown_refusal(refusal: Refusal) -> PodRefusal:
     """A refusal with its figures."""
-    rows: list[Figures] = [*refusal.alternatives, *refusal.further]
+    rows: list[Figures] = list(refusal.alternatives)
     if refusal.figures is not None and refusal.figures not in rows:
         rows.insert(0, refusal.figures)
     return PodRefusal(
