@@ -78,21 +78,33 @@ class ResourceQuota(Plugin):
                 if amount and name in quota.hard and used[name] + pending.get(name, 0) + amount > quota.hard[name]
             )
             if over:
-                return self._refusal(job, quota, need, used, pending.get(over[0], 0), over)
+                return self._refusal(job, quota, need, used, pending, over)
         return Vote.PERMIT
 
     def _refusal(
-        self, job: Job, quota: Quota, need: Mapping[str, int], used: Mapping[str, int], reserved: int, over: list[str]
+        self,
+        job: Job,
+        quota: Quota,
+        need: Mapping[str, int],
+        used: Mapping[str, int],
+        pending: Mapping[str, int],
+        over: list[str],
     ) -> Refusal:
-        row, first = RESOURCE_QUOTA_INSUFFICIENT, over[0]
+        row = RESOURCE_QUOTA_INSUFFICIENT
         message = row.render(requested=_listed(need, over), used=_listed(used, over), limited=_listed(quota.hard, over))
+        first, *further = (
+            _figures(name, need[name], used[name] + reserved + need[name], quota.hard[name], reserved)
+            for name in over
+            for reserved in (pending.get(name, 0),)
+        )
         return Refusal(
             "job_enqueueable",
             self.name,
             row.code,
             message,
             queue=job.queue,
-            figures=_figures(first, need[first], used[first] + reserved + need[first], quota.hard[first], reserved),
+            figures=first,
+            alternatives=tuple(further),
             limiter=Limiter("ResourceQuota", quota.name),
             event=True,
             type=row.type,

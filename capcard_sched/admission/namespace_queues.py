@@ -20,6 +20,7 @@ from capcard_sched.model.namespace_queues import (
     parent_id,
     queue_node,
 )
+from capcard_sched.model.quoting import plural
 from capcard_sched.validation.checks import Finding
 from capcard_sched.validation.inventory import as_map, namespace_of, object_name
 
@@ -102,7 +103,7 @@ def check_namespace_queue_deletion(namespace: str, name: str, view: ClusterView)
     queue = f"{namespace}/{name}"
     children, found = view.namespace_queues_below(queue), view.namespace_queue(queue)
     if children:
-        message = f"NamespaceQueue {queue} has {len(children)} queues below it: {', '.join(children[:10])}"
+        message = f"NamespaceQueue {queue} has {plural(len(children), 'queue')} below it: {', '.join(children[:10])}"
         return AdmissionResult((Finding("error", "", message, "deleting these first"),))
     pods = str(found.allocated.get("pods", 0)) if found is not None else "0"
     if pods not in ("", "0"):

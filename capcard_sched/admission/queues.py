@@ -11,6 +11,7 @@ from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import CARD, CardSyntaxError, is_card_quota, no_card_quota, parse_card_quota
 from capcard_sched.model.namespace_queues import circle
 from capcard_sched.model.quantity import QuantityError, base_amount
+from capcard_sched.model.quoting import plural
 from capcard_sched.validation.checks import (
     Finding,
     annotation_field,
@@ -246,7 +247,10 @@ def _check_parent(obj: Json, old: Json | None, spec: Json, view: ClusterView, ma
     if not unchanged and depth > max_depth:
         message = f"queue {name} exceeds the maximum allowed depth of {max_depth}"
         yield Finding(
-            "error", "spec.parent", message, f"a queue with at most {max_depth - 2} queues above it below root"
+            "error",
+            "spec.parent",
+            message,
+            f"a queue with at most {plural(max_depth - 2, 'queue')} above it below root",
         )
         return
     if not unchanged and not view.children(parent):

@@ -98,7 +98,7 @@ def _write_report(file: Path, plugins_dir: Path | None, report: Path) -> None:
 def _rendered(found: Replayed, *, other: bool) -> list[RenderableType]:
     """Notes, the result, the table of queues, the differences."""
     parts: list[RenderableType] = [f"note: {note}" for note in found.notes]
-    size = f"{found.steps} steps, {found.sessions} sessions, {found.decisions} decisions"
+    size = f"{plural(found.steps, 'step')}, {plural(found.sessions, 'session')}, {plural(found.decisions, 'decision')}"
     if found.same:
         parts.append(f"unchanged: {size}")
     else:

@@ -9,6 +9,7 @@ from capcard_sched.model.kinds import BATCH_API as BATCH_API  # noqa: PLC0414 --
 from capcard_sched.model.kinds import BUS_API as BUS_API  # noqa: PLC0414 -- a re-export
 from capcard_sched.model.kinds import NETWORKING_API as NETWORKING_API  # noqa: PLC0414 -- a re-export
 from capcard_sched.model.kinds import SCHEDULING_API as SCHEDULING_API  # noqa: PLC0414 -- a re-export
+from capcard_sched.model.numbers import whole_number
 from capcard_sched.model.ownership import Owner, owner_of
 
 #: An API object as JSON. Values in a view are never changed in place.
@@ -36,6 +37,7 @@ COMMAND: Final = "Command"
 
 ENDED_PHASES: Final = ("Succeeded", "Failed")
 ROOT_QUEUE: Final = "root"
+POD_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 
 
 class Key(NamedTuple):
@@ -68,6 +70,13 @@ def status(obj: JsonObject) -> JsonObject:
 def annotations_of(obj: JsonObject) -> dict[str, str]:
     """`metadata.annotations`, {} when absent."""
     return meta(obj).get("annotations") or {}
+
+
+def deletion_cost(pod: JsonObject) -> int:
+    """The cost of a pod of a ReplicaSet that shrinks: it deletes those of lower costs first. 0 for an invalid one."""
+    text = annotations_of(pod).get(POD_DELETION_COST, "0")
+    cost = whole_number(text.removeprefix("-"))
+    return 0 if cost is None else -cost if text.startswith("-") else cost
 
 
 def labels_of(obj: JsonObject) -> dict[str, str]:

@@ -18,6 +18,7 @@ from capcard_sched.ledger import schema
 from capcard_sched.ledger.charge_sums import charges_between
 from capcard_sched.ledger.unused_time import HeldPart, UnmeasuredError, add_unused, coverage_note
 from capcard_sched.model.cards import CARD
+from capcard_sched.model.quoting import plural
 from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
@@ -313,10 +314,12 @@ def _notes(charges: Iterable[DatabaseRow[Any]]) -> list[str]:
     notes = []
     uncounted = sum(row.uncounted for row in charges)
     if uncounted:
-        notes.append(f"{uncounted} pods hold devices of ResourceClaims that the ledger cannot count (docs/ledger.md)")
+        notes.append(
+            f"ResourceClaims of {plural(uncounted, 'pod')} have devices that the ledger cannot count (docs/ledger.md)"
+        )
     gaps = sum(row.gap for row in charges)
     if gaps:
-        notes.append(f"{gaps} pods began or ended in a gap of the records: their card-time is a lower bound")
+        notes.append(f"{plural(gaps, 'pod')} began or ended in a gap of the records: the card-time is a lower bound")
     return notes
 
 

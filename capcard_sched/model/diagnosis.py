@@ -126,6 +126,8 @@ class LimitUse(InsightPart, frozen=True, kw_only=True):
     requested: float = 0
     users: tuple[HolderUse, ...] = ()
     reservations: tuple[HolderUse, ...] = ()
+    #: False for a limit that the queue does not set: a share of `proportion`, or what others leave in the cluster.
+    is_set: bool = True
 
 
 class NodeUse(InsightPart, frozen=True, kw_only=True):

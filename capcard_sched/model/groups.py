@@ -13,6 +13,7 @@ import msgspec
 
 from capcard_sched.model.hyper_nodes import NetworkTopology, network_topology
 from capcard_sched.model.objects import ApiStruct, LabelSelector, NetworkTopologySpec
+from capcard_sched.model.quoting import plural
 from capcard_sched.model.reasons import NOT_ENOUGH_SUBGROUPS
 from capcard_sched.model.selectors import label_selector_problem, matches_labels
 from capcard_sched.model.status import TaskStatus
@@ -263,7 +264,7 @@ def shortages_of(groups: SubGroups, found: Sequence[int], verb: str) -> list[str
     """One line per policy below its minimum. `found`: subgroups by policy, with the state that `verb` names."""
     return [
         NOT_ENOUGH_SUBGROUPS.render(
-            policy=policy.name, found=count, minimum=policy.minimum, size=policy.size, verb=verb
+            policy=policy.name, found=count, minimum=policy.minimum, size=plural(policy.size, "pod"), verb=verb
         )
         for count, policy in zip(found, groups.policies, strict=True)
         if count < policy.minimum

@@ -196,13 +196,12 @@ PODGROUP_UNSCHEDULABLE = Reason("Unschedulable", "{pending}/{total} tasks in gan
 PODGROUP_SCHEDULED = Reason("Scheduled", "pod group is ready", "Normal")
 HALF_GANG = Reason(
     "HalfGang",
-    "{bound} pods are bound and the gang never had its minimum of {minimum}: its pending pods are scheduled before "
+    "{bound} on nodes, and the gang never had its minimum of {minimum}: its pending pods are scheduled before "
     "those of other jobs{end}",
 )
 HALF_GANG_EVICTED = Reason(
     "HalfGangEvicted",
-    "{bound} pods evicted: they were bound for {seconds} s, and the gang never had its minimum of {minimum} "
-    "(--half-gang-timeout)",
+    "{bound} evicted, bound for {seconds} s: the gang never had its minimum of {minimum} (--half-gang-timeout)",
 )
 GANG_WAS_WHOLE = Reason("GangWasWhole", "the gang had its minimum; its bound pods stay", "Normal")
 GANG_READY = Reason("tasks in gang are ready to be scheduled", "", "Normal")
@@ -266,20 +265,18 @@ BEYOND_HYPER_NODES = Reason(
     "spec.networkTopology of the PodGroup is hard, and its scheduled pods do not share a HyperNode "
     "within the allowed tier",
 )
-NO_HYPER_NODE_FITS = Reason("NoHyperNodeFits", "no HyperNode up to tier {tier} fits {needed} pods of the job: {detail}")
+NO_HYPER_NODE_FITS = Reason("NoHyperNodeFits", "no HyperNode up to tier {tier} fits {needed} of the job: {detail}")
 
 BEYOND_TOPOLOGY_DOMAIN = Reason(
     "BeyondTopologyDomain", "the scheduled pods of the PodGroup do not share a value of the node label {label}"
 )
 NO_TOPOLOGY_DOMAIN_FITS = Reason(
-    "NoTopologyDomainFits", "no value of the node label {label} fits {needed} pods of the job: {detail}"
+    "NoTopologyDomainFits", "no value of the node label {label} fits {needed} of the job: {detail}"
 )
 
-NOT_ENOUGH_SUBGROUPS = Reason(
-    "NotEnoughSubGroups", "policy <{policy}>: {found}/{minimum} subgroups of {size} pods {verb}"
-)
-SUBGROUP_INCOMPLETE = Reason("GangPending", "policy <{policy}>: {found} of {size} pods of subgroup <{subgroup}> exist")
-SUBGROUP_UNPLACED = Reason("Unschedulable", "policy <{policy}>: subgroup <{subgroup}> waits for nodes for {need} pods")
+NOT_ENOUGH_SUBGROUPS = Reason("NotEnoughSubGroups", "policy <{policy}>: {found}/{minimum} subgroups of {size} {verb}")
+SUBGROUP_INCOMPLETE = Reason("GangPending", "policy <{policy}>: {found} of {size} of subgroup <{subgroup}> exist")
+SUBGROUP_UNPLACED = Reason("Unschedulable", "policy <{policy}>: subgroup <{subgroup}> waits for nodes for {need}")
 SUBGROUP_SEARCH_ENDED = Reason("Unschedulable", "search ended at its limit before it found nodes for the subgroups")
 
 NODE_GROUP_PARENT = Reason("InvalidQueueParent", "Queue <{queue}> inherits no node groups: {detail}")

@@ -111,7 +111,7 @@ class Refusal(msgspec.Struct, frozen=True):
     figures: Figures | None = None
     #: None if a queue, or nothing, limits.
     limiter: Limiter | None = None
-    #: For a claim on several cards: the figures of every alternative.
+    #: For a claim on several cards: the figures of every alternative. Of a ResourceQuota: its other amounts that lack.
     alternatives: tuple[Figures, ...] = ()
     #: Further events to emit with this one, as (reason, message).
     also: tuple[tuple[str, str], ...] = ()

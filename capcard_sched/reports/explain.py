@@ -91,7 +91,8 @@ def _head(found: JobDiagnosis) -> Table:
     table.show_header = False
     table.add_row("Stage:", found.stage_text)
     if found.queue is not None:
-        table.add_row("Queue:", f"{found.queue.name} ({found.queue.state})")
+        name = found.queue.name.removeprefix("/")  # of an invalid reference
+        table.add_row("Queue:", f"{name} ({found.queue.state})")
         if found.queue.position:
             ahead = found.queue.ahead
             after = f", behind {brief(ahead)}" if ahead else ""
@@ -172,7 +173,9 @@ def _limit_cells(row: LimitUse) -> list[str]:
     total = "" if row.quota is not None else "-"
     if row.cluster_total is not None:
         total = shown_amount(row.resource, row.cluster_total) if row.cluster_total else "none"
-    if row.quota is None:  # a queue without a quota, or pods that accept either card: quotas are per single card
+    if (
+        row.quota is None or not row.is_set
+    ):  # a queue without a quota, or pods that accept either card: quotas are per single card
         return ["-" if "|" in row.resource else "no limit", used, reserved, "-", total]
     free = shown_amount(row.resource, (row.free if row.usable is None else row.usable) or 0.0)
     return [shown_amount(row.resource, row.quota), used, reserved, free, total]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capcard_sched.model.quoting import plural
 from capcard_sched.validation.checks import Finding, listed
 from capcard_sched.validation.inventory import as_map
 from capcard_sched.validation.job_structure import (
@@ -34,7 +35,8 @@ def check_stages(spec: Json) -> Iterator[Finding]:
     needed = count_of(spec.get("minAvailable")) or total
     names = listed([task_name(tasks[index], index) for index in waiting])
     if needed > first:
-        message = f"can never start: the gang needs {needed} pods; dependsOn holds back those of {names} until it runs"
+        gang = f"the gang needs {plural(needed, 'pod')}"
+        message = f"can never start: {gang}; dependsOn holds back those of {names} until it runs"
         yield Finding("warning", "spec.minAvailable", message, f"at most {first}")
     elif needed >= total:  # else the minimums of the tasks do not count
         for index in waiting:

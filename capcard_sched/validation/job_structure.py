@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 from capcard_sched.model.job_plugins import needed_plugins
 from capcard_sched.model.job_tasks import default_minimum, partition_minimum
 from capcard_sched.model.quantity import QuantityError, parse_quantity
+from capcard_sched.model.quoting import plural
 from capcard_sched.validation.budget import checkpoint
 from capcard_sched.validation.checks import Finding, listed
 from capcard_sched.validation.inventory import as_map, as_maps, value_at
@@ -227,10 +228,10 @@ def check_partitions(task: Json, task_field: str) -> Iterator[Finding]:
         return
     total, size = policy["totalPartitions"], policy["partitionSize"]
     if total * size != replicas_of(task):
-        message = f"{total} partitions of {size} pods are not the {replicas_of(task)} replicas of the task"
+        message = f"{total} x {size} is not the number of replicas of the task, {replicas_of(task)}"
         yield Finding("error", field, message, "totalPartitions x partitionSize = replicas")
     if count_of(policy.get("minPartitions")) > total:
-        message = f"{policy['minPartitions']} is more than the {total} partitions"
+        message = f"{policy['minPartitions']} is more than the {plural(total, 'partition')}"
         yield Finding("error", f"{field}.minPartitions", message, f"at most {total}")
     needed, given = partition_minimum(policy), task.get("minAvailable")
     if needed is not None and given is not None and given != needed:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.kinds import group_of
 from capcard_sched.model.numbers import whole_number
+from capcard_sched.model.quoting import plural
 from capcard_sched.validation.checks import Finding
 
 if TYPE_CHECKING:
@@ -78,5 +79,5 @@ def check_first_pods(group: Mapping[str, Any], first: FirstPods | None) -> Itera
     """An error for a PodGroup with a minimum that the first pods do not reach: it waits for ever."""
     minimum = _number(_map(group.get("spec")).get("minMember"), 0)
     if first is not None and first.pods < minimum:
-        message = f"minMember {minimum}, {first.pods} pods exist; {first.others}"
+        message = f"minMember {minimum}, and the operator first creates {plural(first.pods, 'pod')}; {first.others}"
         yield Finding("error", "spec.minMember", message, f"minMember (of an operator: minAvailable) {first.pods}")

@@ -17,6 +17,7 @@ from tests.insight.oracle_world import GROUP, Json, Waiting, World, notes
 _KINDS: Final = {
     "queue": "Queue", "vcjob": "Job", "job": "Job", "jobs.batch.volcano.sh": "Job", "podgroup": "PodGroup",
     "pod": "Pod", "node": "Node", "nodes": "Node", "deployment": "Deployment", "pods": "Pod",
+    "resourcequota": "ResourceQuota",
 }  # fmt: skip
 #: Seconds in which a fix has to work: the grace period of pods, and sessions.
 _SECONDS: Final = 45
@@ -165,6 +166,8 @@ def _command(objects: list[Json], words: list[str]) -> None:
             obj = _one(objects, words[1], words[2])
             patch = json.loads(words[words.index("-p") + 1])
             _merge(obj, patch)
+            if obj["kind"] == "ResourceQuota" and obj.get("status"):  # its controller copies the limits
+                obj["status"]["hard"] = obj["spec"]["hard"]
             if obj["kind"] == "Job" and "minAvailable" in patch.get("spec", {}):
                 _of_job(objects, obj, "minMember", patch["spec"]["minAvailable"])
             if obj["kind"] == "Deployment" and "template" in patch.get("spec", {}):

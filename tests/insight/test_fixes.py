@@ -399,6 +399,28 @@ def test_a_missing_plugin_is_switched_on() -> None:
     assert ["plugin priority in the scheduler-conf"] in fixes_of(*waiting(conf, running=8))
 
 
+@pytest.mark.parametrize("has_rival", [False, True])
+def test_jobs_that_end_one_after_the_other_leave_nothing_to_others(has_rival: bool) -> None:
+    """A gang of two nodes, each held by a job: a pending job that fits on one takes the first that is free."""
+    h = Harness(CONF.format(actions="enqueue, allocate"))
+    h.queue("q", cards={H200: 12})
+    for number, name in enumerate(("x", "y")):
+        h.gpu_node(f"n{number}", H200, 4)
+        h.group(name, phase="Running")
+        h.pod(name, group=name, card=H200, cards=4, node=f"n{number}", phase="Running")
+    h.priority_class("urgent", 1000)
+    h.group("waits", min_member=2, priority_class="urgent")
+    for name in ("w0", "w1"):
+        h.pod(name, group="waits", card=H200, cards=4, priority=1000)
+    if has_rival:
+        h.group("rival")
+        h.pod("rival", group="rival", card=H200, cards=4)
+    seen = list(h._deltas)
+    h.step()
+    ends = ["end default/podgroup/x (1 pod)", "end default/podgroup/y (1 pod)"]
+    assert (ends in list(map(sorted, fixes_of(h, seen)))) == (not has_rival)
+
+
 def test_the_bound_that_ends_a_search_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("capcard_sched.insight.fixes.search.MAX_TRIALS", 1)
     h, seen = waiting(CONF.format(actions="enqueue, allocate"), running=8)

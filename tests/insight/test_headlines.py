@@ -13,6 +13,7 @@ from capcard_sched.insight.sources.object_view import DeltaObjects
 from capcard_sched.insight.trials.attempt import UNTRIED, JobAttempt
 from capcard_sched.testing import Harness
 from tests.scenarios.notation import manifests
+from tests.vectors.notation import VectorHarness
 
 _NOTE = "; a start without the other jobs was not tried, `explain` tries it"
 
@@ -48,3 +49,17 @@ def test_a_job_of_a_cluster_above_the_bound_has_a_fact_that_it_was_not_tried() -
     assert not any(fact.startswith(UNTRIED) for fact in found.facts)
     tried = JobAttempt(h.core, view, h.job("g"), h.now).diagnose(found)
     assert tried.facts[-1] == f"{UNTRIED}: the cluster has 15003 pods, and the trial has at most 15000"
+
+
+def test_a_job_whose_claim_a_provisioner_binds_may_start() -> None:
+    """The cause is the claim, and no sentence excludes a start: the provisioner binds it without a change."""
+    h = VectorHarness('actions: "enqueue, allocate"\ntiers: [{plugins: [{name: gang}, {name: predicates}]}]')
+    h.do("node n1 cpu=8; queue q; storage_class fast provisioner=ebs.csi.aws.com mode=Immediate")
+    h.do("claim data storage_class=fast; group g; pod p0 group=g cpu=1 claims=data")
+    view = DeltaObjects(list(h._deltas))
+    h.step()
+    found = JobAttempt(h.core, view, h.job("g"), h.now).diagnose(diagnose_job(h.core.snapshot(), h.job("g")))
+    bound_by = "provisioner ebs.csi.aws.com of StorageClass fast has not provisioned its volume"
+    assert found.stage == "NoNodeFits"
+    assert found.summary == f"No node fits: PersistentVolumeClaim data is not bound: {bound_by}"
+    assert not found.starts_alone

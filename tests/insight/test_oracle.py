@@ -18,6 +18,7 @@ import yaml
 
 from tests.insight.oracle import Case, findings, wrong_sentences
 from tests.insight.oracle_clusters import Cluster, minimized, random_cluster
+from tests.insight.oracle_runs import runs, summary
 from tests.insight.oracle_world import simulated
 
 FILE: Final = Path(__file__).with_name("oracle_known.yaml")
@@ -25,7 +26,7 @@ FILE: Final = Path(__file__).with_name("oracle_known.yaml")
 KNOWN: Final[dict[str, list[int]]] = yaml.safe_load(FILE.read_text()) or {}
 _CHUNK: Final = 25
 _SEEDS: Final = 200
-_ALL_SEEDS: Final = 1600
+_ALL_SEEDS: Final = 2000
 
 
 def wrong_in(first: int) -> tuple[dict[str, set[int]], dict[tuple[str, int], str]]:
@@ -83,6 +84,18 @@ def test_a_wrong_sentence_is_found() -> None:
     false = msgspec.structs.replace(found, stage="NoNodeFits", summary=said, facts=())
     kinds = {one.kind for one in wrong_sentences(Case(world, job, false, said))}
     assert kinds == {"never unsaid: NoNodeFits", "cause: irrelevant, devices"}
+
+
+def test_a_run_continues_where_its_log_ends(tmp_path: Path) -> None:
+    """The results of the log are not computed again, and the summary counts them."""
+    log = tmp_path / "log"
+    first = list(runs(range(3, 4), log, sampled=True))
+    lines = log.read_bytes()
+    both = list(runs(range(3, 5), log, sampled=True))
+    assert log.read_bytes().startswith(lines)
+    assert both[0] == first[0]
+    assert [one.seed for one in both] == [3, 4]
+    assert summary(both).startswith("2 clusters, 2 answers, ")
 
 
 def test_a_minimized_cluster_fails_as_well() -> None:

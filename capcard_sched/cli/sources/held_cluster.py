@@ -20,6 +20,7 @@ from capcard_sched.insight.sources.object_view import DeltaObjects, for_core
 from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.kinds import KINDS
 from capcard_sched.model.deltas import ObjectGone, ObjectUnreadable
+from capcard_sched.model.quoting import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
@@ -77,7 +78,7 @@ class HeldCluster(Observer):
         def begin(informers: Informers) -> None:
             self.informers = informers
             state = self.core.snapshot().state
-            count = f"{len(state.nodes)} nodes and {len(self.objects.of('Pod'))} pods"
+            count = f"{plural(len(state.nodes), 'node')} and {plural(len(self.objects.of('Pod')), 'pod')}"
             put(f"in sync with {self.connection.server}: {count}", flush=True)
 
         return follow_objects(self.connection, kinds, self.deliver, self, self.denied, begin)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from capcard_sched.controllers.jobs.events import ended_at
 from capcard_sched.controllers.objects import is_terminating, meta, spec, status
 from capcard_sched.controllers.view import CLOCK_SKEW
+from capcard_sched.model.quoting import plural
 from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -54,13 +55,13 @@ def find_stall(job: JsonObject, desired: JobSpec, members: Sequence[JobMember], 
     if not pending and not any(task.name in started for task in missing):
         cause = "tasks wait for predecessors that have failed"
     elif desired.scheduler_name == scheduler_name and _is_gang_broken(desired, usable):
-        cause = f"the gang needs {desired.min_available} pods, and each task its minAvailable"
+        cause = f"the gang needs {plural(desired.min_available, 'pod')}, and each task its minAvailable"
     else:
         return None
     changes = [parse_time(meta(member.pod).get("creationTimestamp")) for member in members]
     changes += [ended_at(member.pod) for member in members]
     changes.append(parse_time((status(job).get("state") or {}).get("lastTransitionTime")))
-    text = f"{sum(usable.values())} of {desired.replicas} pods have succeeded or can still start: {cause}"
+    text = f"{sum(usable.values())} of {plural(desired.replicas, 'pod')} succeeded or can still start: {cause}"
     return Stall(max(changes) + _STALL_SECONDS, text)
 
 

@@ -84,6 +84,8 @@ class JobFacts:
         self.refusals = session.results.refusals_of(job)
         #: The job that blocks this one in its FIFO queue; None for none.
         self.head = session.jobs.get(session.results.blocked_by_head.get(job.key, ""))
+        #: Queue to `spec.capability`.
+        self.capabilities = {name: one.capability or {} for name, one in state.queues.items()}
         self._refusal_of: dict[str, Refusal] = {}
         self.limits = limits.limits(job.queue, self._requested()) if job.queue in state.queues else ()
         self.pending = self._pending()
@@ -100,9 +102,8 @@ class JobFacts:
         #: Why no node offers a resource of a pending pod: only a DeviceClass does; "" for none.
         self.claimed_resource = next(filter(None, map(session.snapshot.claimed_resource, self.cards_by_class)), "")
         self.queues = sorted(state.queues)
+        self.volumes = session.snapshot.volumes
         self.card_labels = state.card_labels
-        #: Queue to `spec.capability`.
-        self.capabilities = {name: one.capability or {} for name, one in state.queues.items()}
         #: Why the job can never start; None when it can.
         self.exceeded = session.exceeded_limit(job)
         self.capacity = self._capacities(self.pending)
@@ -221,7 +222,8 @@ class JobFacts:
         queue = self._snapshot.state.queues[refusal.queue or self.job.queue]
         per_pod = figures.requested if refusal.hook != "job_enqueueable" else 0
         row = self._limits.resource_row(queue, figures.resource, figures.limit, per_pod, figures.requested)
-        return msgspec.structs.replace(row, usable=row.free, reserved=in_units(figures.resource, figures.reserved))
+        reserved, is_set = in_units(figures.resource, figures.reserved), self.is_own_limit(refusal, figures)
+        return msgspec.structs.replace(row, usable=row.free, reserved=reserved, is_set=is_set)
 
     def is_own_limit(self, refusal: Refusal, figures: Figures) -> bool:
         """Whether the refusing queue sets the limit itself; otherwise it follows from the cluster."""

@@ -61,7 +61,7 @@ def not_admitted(data: JobFacts, refusal: Refusal) -> StageResult:
     if refusal.reason == reasons.QUEUE_NOT_READY.code:
         return StageResult("NotAdmitted", sentences.plain(refusal.message))
     if refusal.reason == reasons.NOT_ENOUGH_PODS_OF_TASK.code or refusal.hook == "job_valid":
-        return StageResult("Incomplete", _missing_members(data) or sentences.capital(sentences.plain(refusal.message)))
+        return StageResult("Incomplete", missing_members(data) or sentences.capital(sentences.plain(refusal.message)))
     figures = refusal.figures
     if figures is None:
         return StageResult("NotAdmitted", f"The PodGroup is not admitted: {sentences.plain(refusal.message)}")
@@ -75,9 +75,9 @@ def not_admitted(data: JobFacts, refusal: Refusal) -> StageResult:
     facts: list[str] = []
     if refusal.limiter is not None and refusal.limiter.kind == "ResourceQuota":
         owner = f"ResourceQuota {refusal.limiter.name} of namespace {data.job.namespace}"
-        return StageResult(
-            "NotAdmitted", f"{needs}, and {owner} has {left} left of {amount_of(resource, limit)} ({split})"
-        )
+        has = f"{owner} has {left} left of {amount_of(resource, limit)} ({split})"
+        further = "".join(map(_of_quota, refusal.alternatives))
+        return StageResult("NotAdmitted", f"{needs}, and {has}{further}")
     if refusal.limiter is not None:
         most = f"{amount_of(resource, limit)} that {refusal.plugin} admits"
         if refusal.limiter.factor != 1:
@@ -116,10 +116,20 @@ def admits_nothing(data: JobFacts) -> str:
     if data.queue.state != "missing":
         return f"Queue {queue} is {data.queue.state}: it admits no jobs"
     if "/" in queue:
-        return missing_text(queue)
+        return sentences.plain(missing_text(queue))
     close = nearest(queue, data.queues)
     meant = f"; did you mean {close}?" if close else f"; existing queues: {brief(data.queues)}"
     return f"Queue {queue} does not exist{meant}"
+
+
+def _of_quota(figures: Figures) -> str:
+    """Another amount that a ResourceQuota lacks."""
+    resource, needed = figures.resource, in_units(figures.resource, figures.requested)
+    limit, total = in_units(resource, figures.limit), in_units(resource, figures.total)
+    reserved = in_units(resource, figures.reserved)
+    left = amount_of(resource, max(0.0, limit - total + needed))
+    split = _split(resource, max(0.0, total - needed), reserved)
+    return f"; it needs {quantity(resource, needed)}, with {left} left of {amount_of(resource, limit)} ({split})"
 
 
 def _split(resource: str, taken: float, reserved: float) -> str:
@@ -127,7 +137,7 @@ def _split(resource: str, taken: float, reserved: float) -> str:
     return f"{used}, {amount_of(resource, reserved)} admitted and not yet running" if reserved else used
 
 
-def _missing_members(data: JobFacts) -> str:
+def missing_members(data: JobFacts) -> str:
     """The tasks of a gang that lack pods, and the pods that failed; "" without a number that is too small."""
     job = data.job
     parts = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.framework.explain import sentences
-from capcard_sched.framework.explain.sentences import amount_of, nearest, quantity
+from capcard_sched.framework.explain.sentences import amount_of, form, nearest, quantity
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.autoscaled_groups import places_of
 from capcard_sched.model.cards import no_card_quota
@@ -143,7 +143,11 @@ def _too_large(rows: Sequence[CardCapacity], needed: int, minimum: int, more: in
     has = f"the cluster has {amount_of(names, total)}"
     if amount <= total:
         has = f"its nodes have space for {plural(places, 'pod')}"
-    who = f"minAvailable {needed} needs" if needed <= minimum else f"minSubGroups demands {needed} pods, which need"
+    who = f"minAvailable {minimum} needs"
+    if needed < minimum:
+        who = f"{plural(needed, 'pod')} of minAvailable {minimum} {form(needed, 'needs', 'need')}"
+    elif needed > minimum:
+        who = f"minSubGroups demands {plural(needed, 'pod')}, which need"
     return f"{who} {quantity(names, amount)}, and {has}"
 
 

@@ -16,6 +16,7 @@ from capcard_sched.framework.explain.sentences import (
     quantity,
     toleration,
 )
+from capcard_sched.framework.explain.volume_causes import unbound_claims
 from capcard_sched.model.diagnosis import MOST_LISTED
 from capcard_sched.model.node_conditions import condition_word, is_condition
 from capcard_sched.model.quoting import brief, plural
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Nodes that get a sentence each.
 _MOST_NODES: Final = 3
+#: In the message of a pod whose claims allow no node.
+_VOLUMES: Final = "VolumeBinding"
 
 
 def no_node(data: JobFacts, pods: PendingPods, *, restricted: bool = False) -> tuple[str, list[str]]:
@@ -42,11 +45,18 @@ def no_node(data: JobFacts, pods: PendingPods, *, restricted: bool = False) -> t
         first, *more = map(_largest_block, groups)
         return (f"{first}; {others[0].text}" if others else first), [*more, *further, *facts]
     if not others:
-        return f"No node fits: {plain(pods.message)}", facts
+        return f"No node fits: {_of_pod(data, pods)}", facts
     cards = " or ".join(data.cards_of_pods.get(pods.names[0], ()))
     excluded = all(row.reason == CORDONED or row.reason.startswith(TAINTED) for row in others)
     head = f"No node with {cards} accepts the pods" if cards and excluded else "No node fits"
     return f"{head}: {others[0].text}", [*further, *facts]
+
+
+def _of_pod(data: JobFacts, pods: PendingPods) -> str:
+    """The cause of a pod that was not tried on nodes: its claims, else the text of the check."""
+    task = next((task for task in data.tasks if task.name == pods.names[0]), None)
+    claims = unbound_claims(data.volumes, task) if task is not None and _VOLUMES in pods.message else ""
+    return claims or plain(pods.message)
 
 
 def gang_waits(data: JobFacts, pods: PendingPods, fitting: int) -> tuple[str, list[str]]:
@@ -57,7 +67,7 @@ def gang_waits(data: JobFacts, pods: PendingPods, fitting: int) -> tuple[str, li
         # The gang itself takes what is free: the nodes lack it beside the pods that fit, and others have other reasons.
         short, others = [], sorted(pods.nodes, key=lambda row: _is_short(row.reason))
     blocks = [_free_blocks(row, several=len(data.capacity) > 1) for row in short]
-    first = next(iter((*blocks, *(row.text for row in others))), lower(plain(pods.message)))
+    first = next(iter((*blocks, *(row.text for row in others))), lower(_of_pod(data, pods)))
     further = [*map(capital, blocks), *map(_sentence, others)][1:]
     return f"{partly(data, fitting)}: {first}", [*further, *_nodes(data, short)]
 

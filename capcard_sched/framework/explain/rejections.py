@@ -10,6 +10,7 @@ import numpy as np
 
 from capcard_sched.framework.explain.capacity import NodeCard, held_on, holders, workload_name
 from capcard_sched.framework.explain.sentences import plain
+from capcard_sched.framework.explain.volume_causes import bound_volumes, open_claims
 from capcard_sched.model.diagnosis import MOST_LISTED, NearestNode, RejectedNodes
 from capcard_sched.model.node_conditions import condition_word, conditions_of
 from capcard_sched.model.quantity import in_units, shown_amount
@@ -43,15 +44,12 @@ _TEXTS: Final = {
     "node(s) didn't match pod anti-affinity rules": "pod anti-affinity excludes {on}",
     "node(s) didn't satisfy existing pods anti-affinity rules": "anti-affinity of pods on {on} excludes it",
     "node(s) didn't match pod topology spread constraints": "topology spread constraint{spread} excludes {on}",
-    "node(s) had no available volume zone": "the zone of a PersistentVolume of the pod excludes {on}",
-    "node(s) didn't match PersistentVolume's node affinity": "the node affinity of a PersistentVolume of the pod "
-    "excludes {on}",
-    "node(s) didn't find available persistent volumes to bind": "no PersistentVolume for a claim of the pod is "
-    "available on {on}",
-    "node(s) did not have enough free storage": "{on} {does} not have enough free storage for a claim of the pod",
+    "node(s) had no available volume zone": "the zone of {volume} excludes {on}",
+    "node(s) didn't match PersistentVolume's node affinity": "the node affinity of {volume} excludes {on}",
+    "node(s) didn't find available persistent volumes to bind": "no PersistentVolume for {claim} is available on {on}",
+    "node(s) did not have enough free storage": "{on} {does} not have enough free storage for {claim}",
     "node(s) exceed max volume count": "{on} {has} the maximum number of attached volumes",
-    "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)": "the PersistentVolume of a claim of "
-    "the pod does not exist",
+    "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)": "{volume} does not exist",
 }
 
 
@@ -201,7 +199,7 @@ class _Description:
             return self._tainted(nodes)
         if reason in self._special:
             return self._special[reason](nodes)
-        one = len(nodes) == 1
+        one, storage = len(nodes) == 1, self._session.snapshot.volumes
         for start, text in _TEXTS.items():
             if reason.startswith(start):
                 fields = {
@@ -210,6 +208,8 @@ class _Description:
                     "does": "does" if one else "do",
                     "selector": self._selector(),
                     "spread": self._spread(),
+                    "claim": open_claims(storage, self._task) or "a claim of the pod",
+                    "volume": bound_volumes(storage, self._task) or "a PersistentVolume of the pod",
                 }
                 return text.format(**fields) + reason.removeprefix(start)
         return f"{on}: {plain(_PREFIX.sub('', reason))}"

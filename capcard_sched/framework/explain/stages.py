@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Final
 from capcard_sched.framework.close.podgroups import refusal_of
 from capcard_sched.framework.explain import node_causes, sentences
 from capcard_sched.framework.explain.awaited import with_awaited
-from capcard_sched.framework.explain.limit_causes import StageResult, admits_nothing, not_admitted, over_limit
+from capcard_sched.framework.explain.limit_causes import (
+    StageResult,
+    admits_nothing,
+    missing_members,
+    not_admitted,
+    over_limit,
+)
 from capcard_sched.framework.explain.never import NEVER, never_causes
 from capcard_sched.framework.explain.sentences import amount_of, amounts, form
 from capcard_sched.model.groups import shortages_of
@@ -44,7 +50,10 @@ def decide(data: JobFacts) -> StageResult:
     found = found or _not_placed(data)
     found = with_awaited(data, found) if data.expects_nodes else found
     others = [*obstacles_of(data.job.gated.values()), *losses_of(data.tasks), *data.leaving()]
-    others += terminating_of(data.tasks) if found.stage == "Incomplete" else ()
+    if found.stage == "Incomplete":
+        others += terminating_of(data.tasks)
+    elif found.stage in {"NotAdmitted", "CannotStart"} and data.tasks:  # without that cause, it would wait for them
+        others += filter(None, [missing_members(data), *terminating_of(data.tasks)])
     return found._replace(facts=list(dict.fromkeys([*found.facts, *map(sentences.capital, others)])))
 
 

@@ -14,6 +14,7 @@ from capcard_sched.framework.session.gang_allocator import GangAllocator
 from capcard_sched.framework.session.group_search import GroupSearch, PlannedUnit
 from capcard_sched.framework.session.group_units import GroupUnit, units_of
 from capcard_sched.model import reasons
+from capcard_sched.model.quoting import plural
 from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
@@ -285,7 +286,7 @@ class GroupAttempt:
         for group, tasks in self._units.incomplete.items():
             text = reasons.SUBGROUP_INCOMPLETE.render(
                 policy=groups.policies[group.policy].name, found=groups.ready_of(group) + len(tasks),
-                size=groups.size_of(group), subgroup="/".join(group.values),
+                size=plural(groups.size_of(group), "pod"), subgroup="/".join(group.values),
             )  # fmt: skip
             for task in tasks:
                 session.results.set_outcome(task, TaskOutcome("unfit", text))
@@ -313,4 +314,4 @@ class GroupAttempt:
         if self._ended:
             return reasons.SUBGROUP_SEARCH_ENDED.render()
         policy, name = groups.policies[group.policy].name, "/".join(group.values)
-        return reasons.SUBGROUP_UNPLACED.render(policy=policy, subgroup=name, need=unit.need)
+        return reasons.SUBGROUP_UNPLACED.render(policy=policy, subgroup=name, need=plural(unit.need, "pod"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.framework.session.statement import Statement
+from capcard_sched.model.quoting import plural
 from capcard_sched.model.reasons import GANG_WAS_WHOLE, HALF_GANG, HALF_GANG_EVICTED
 from capcard_sched.model.status import BOUND, EVICTABLE_STATUSES, RUNNING, PodGroupPhase
 from capcard_sched.model.timestamps import parse_time
@@ -92,12 +93,14 @@ class HalfGangs:
         if self.timeout and end > session.now:
             self.next_wakeup = end if self.next_wakeup is None else min(self.next_wakeup, end)
         after = f"; without them the bound pods are evicted after {self.timeout:g} s" if self.timeout else ""
-        text = HALF_GANG.render(bound=bound, minimum=minimum, end=after)
+        text = HALF_GANG.render(bound=plural(bound, "pod"), minimum=minimum, end=after)
         session.results.set_condition(job, HALF_GANG.code, HALF_GANG.code, text)
         session.results.notice(job, HALF_GANG, text)
 
     def _evict(self, session: Session, job: Job, members: list[Task]) -> None:
-        text = HALF_GANG_EVICTED.render(bound=len(members), minimum=job.min_available, seconds=f"{self.timeout:g}")
+        text = HALF_GANG_EVICTED.render(
+            bound=plural(len(members), "pod"), minimum=job.min_available, seconds=f"{self.timeout:g}"
+        )
         statement = Statement(session)
         try:
             for task in sorted(members, key=session.task_key):

@@ -16,6 +16,7 @@ from capcard_sched.framework.api.node_view import NodeView
 from capcard_sched.framework.backlog.task_outcome import TaskOutcome
 from capcard_sched.framework.placement.hypernode_bounds import HyperNodeRows, bound_of, fullness, reachable
 from capcard_sched.model import reasons
+from capcard_sched.model.quoting import plural
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import TaskStatus
 
@@ -342,11 +343,11 @@ class HyperNodeSearch:
         if tree.label:
             return self._refuse_domain(detail)
         row = reasons.NO_HYPER_NODE_FITS
-        return self._refuse(row, row.render(tier=highest, needed=self._needed, detail=detail))
+        return self._refuse(row, row.render(tier=highest, needed=plural(self._needed, "pod"), detail=detail))
 
     def _refuse_domain(self, detail: str) -> int:
         row = reasons.NO_TOPOLOGY_DOMAIN_FITS
-        return self._refuse(row, row.render(label=self._tree.label, needed=self._needed, detail=detail))
+        return self._refuse(row, row.render(label=self._tree.label, needed=plural(self._needed, "pod"), detail=detail))
 
     def _refuse(self, row: reasons.Reason, message: str) -> int:
         """Refuses the job, and all its pods for the same reason."""

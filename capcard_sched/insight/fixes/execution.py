@@ -7,7 +7,7 @@ PodGroup in phase Pending: the fix holds as long as pods are made from their tem
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -19,11 +19,13 @@ from capcard_sched.controllers.jobs.job_spec import job_spec
 from capcard_sched.controllers.objects import (
     JOB,
     POD,
+    POD_DELETION_COST,
     POD_GROUP,
     PRIORITY_CLASS,
     QUEUE,
     Key,
     annotations_of,
+    deletion_cost,
     merge_diff,
     meta,
     spec,
@@ -61,8 +63,6 @@ if TYPE_CHECKING:
     from capcard_sched.validation.checks import Finding
 
 _NODE, _RESOURCE_QUOTA = "Node", "ResourceQuota"
-#: Pods of a ReplicaSet with lower costs are deleted first, after those without a node.
-DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 
 
 class RefusedError(ValueError):
@@ -163,7 +163,7 @@ class Execution:
         if old is None:
             raise UnknownObjectError(f"{key} does not exist or is not readable")
         new = merged(old, patch)
-        if key.kind == POD and set((patch.get("metadata") or {}).get("annotations") or ()) == {DELETION_COST}:
+        if key.kind == POD and set((patch.get("metadata") or {}).get("annotations") or ()) == {POD_DELETION_COST}:
             self.edits.know(new)  # which the scheduler does not read
             return
         if key.kind == QUEUE:
@@ -280,8 +280,7 @@ class Execution:
             raise RefusedError("replicas have to be at least 0")
 
         def rank(task: Task) -> tuple[bool, int, str]:
-            cost = annotations_of(self._pod(task)).get(DELETION_COST, "0")
-            return task.node is not None, int(cost), task.name
+            return task.node is not None, deletion_cost(self._pod(task)), task.name
 
         tasks = sorted((task for job in self._jobs_of(key) for task in job.tasks.values()), key=rank)
         self._end(tasks[: max(0, len(tasks) - replicas)])

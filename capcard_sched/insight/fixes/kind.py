@@ -57,5 +57,5 @@ class FixKind:
     @staticmethod
     def _filled(words: str, change: ProposedChange, scene: Scene) -> str:
         fields = {name: getattr(change, name) for name in ("key", "value", "present", "replaces")}
-        own = {"job": scene.name, "queue": scene.job.queue, "priority": scene.job.priority_class_name}
+        own = {"job": scene.name, "queue": scene.job.queue.removeprefix("/"), "priority": scene.job.priority_class_name}
         return words.format(**fields, **own, name=change.target[2], more=change.value - change.present)

@@ -151,22 +151,29 @@ class _FixFinder:
             tried = self._try(candidate)
             if tried is None:
                 continue
-            if tried.starts:
-                smallest, proven = self._smallest(candidate)
-                if not _contains_any(smallest, fixes):
-                    fixes.append((smallest, proven))
-                if len(fixes) == _MOST_FIXES:
-                    break
-            elif steps < _MOST_STEPS:
-                rest = pairs if known.issuperset(tried.further) else frontier
-                for both in self._larger(candidate, tried.further):
-                    heappush(rest, (steps + 1, _disruption(both), next(numbers), both, frozenset(tried.further)))
+            further = self._accept(candidate, fixes) if tried.starts else tried.further
+            if len(fixes) == _MOST_FIXES:
+                break
+            if further and steps < _MOST_STEPS:
+                rest = pairs if known.issuperset(further) else frontier
+                for both in self._larger(candidate, further):
+                    heappush(rest, (steps + 1, _disruption(both), next(numbers), both, frozenset(further)))
         suggested = [self._suggestion(changes, proven, base) for changes, proven in fixes]
         suggested.sort(key=_rank)
         reach = None if fixes else self._reach()
         return FixSearch(
             goal=self._subject.goal, fixes=tuple(suggested), trials=len(self._known) - 1, bound=self._bound, reach=reach
         )
+
+    def _accept(self, candidate: Candidate, fixes: list[tuple[Candidate, bool]]) -> Sequence[Candidate]:
+        """Add the smallest part of a candidate with which the job starts; returns further changes if it is in vain."""
+        smallest, proven = self._smallest(candidate)
+        if _contains_any(smallest, fixes):
+            return ()
+        vain = self._in_vain(smallest)
+        if vain is None:
+            fixes.append((smallest, proven))
+        return vain.further if vain is not None else ()
 
     def _larger(self, candidate: Candidate, further: Iterable[Candidate]) -> Iterator[Candidate]:
         """The sets of changes that were not tried, of a candidate and one that its trial found."""
@@ -188,7 +195,9 @@ class _FixFinder:
         before = 0 if not (subject.pod or subject.pods) else job.ready_tasks
         wanted = 1 if subject.pod else subject.pods or subject.minimum
         started = [int(trial.starts) if subject.pod else trial.placed - before for trial in (now, alone)]
-        reason = alone.summary.removeprefix(f"{NEVER}: ")
+        # The cause of one that can never start is that of the state without the other jobs.
+        cause = self._found if self._found.stage == "CannotStart" and not smaller else alone
+        reason = cause.summary.removeprefix(f"{NEVER}: ")
         return StartablePods(wanted=wanted, now=started[0], alone=started[1], reason=reason)
 
     def _with_others_ended(self, changes: Candidate) -> FixTrial | None:
@@ -246,6 +255,19 @@ class _FixFinder:
             # With further actions every job searches victims; alone, this one finds at least as many.
             only = "" if run.conf is None else self._subject.key
             self._begun[frozenset(changes)] = run, RunningCopy(partial(run.result, only), FixTrial)
+
+    def _in_vain(self, changes: Candidate) -> FixTrial | None:
+        """The trial with the pods of one workload ending last in which the job does not start; None without one.
+
+        Pods take different times to end, and what the first ones free may start another job.
+        """
+        ends = dict.fromkeys(change.key for change in changes if change.kind == "End")
+        for last in ends if len(ends) > 1 else ():
+            late = [change for change in changes if change.kind == "End" and change.key == last]
+            run = self._prepared([change for change in changes if change not in late], late=late)
+            if not (found := in_copy(run.result, FixTrial)).starts:
+                return found
+        return None
 
     def _look_ahead(self, rows: Sequence[_Row], fixes: Iterable[tuple[Candidate, bool]]) -> None:
         """Begin the trial of the next changes beside the present one."""
@@ -329,9 +351,10 @@ class _FixFinder:
         absent: bool = False,
         others_end: bool = False,
         is_last: bool = False,
+        late: Sequence[ProposedChange] = (),
     ) -> FixTrialRun:
         found = self._core, self._view, self._subject, changes, self._now, self._cluster
-        return FixTrialRun(*found, absent=absent, others_end=others_end, is_last=is_last)
+        return FixTrialRun(*found, absent=absent, others_end=others_end, is_last=is_last, late=late)
 
     def stop(self) -> None:
         """End the trials of which no suggestion needs the result."""

@@ -16,9 +16,9 @@ from capcard_sched.insight.fixes.scene import Scene
 from capcard_sched.insight.sources.job_pods import pods_of_job
 from capcard_sched.insight.trials.change import ProposedChange
 from capcard_sched.insight.trials.preemption import EVICTING_ACTIONS
-from capcard_sched.insight.trials.trial import advance
+from capcard_sched.insight.trials.trial import PERIOD, advance
 from capcard_sched.insight.trials.victims import may_end
-from capcard_sched.model.deltas import ObjectChanged
+from capcard_sched.model.deltas import Delta, ObjectChanged
 from capcard_sched.model.intents import Bind
 from capcard_sched.model.objects import PodObject
 from capcard_sched.model.status import PodGroupPhase
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from capcard_sched.admission.review import ClusterView
     from capcard_sched.framework.core import Core
     from capcard_sched.insight.sources.object_view import Json, ObjectView
-    from capcard_sched.model.deltas import Delta
     from capcard_sched.model.intents import Intent
     from capcard_sched.model.job import Job
 
@@ -91,8 +90,11 @@ class FixTrialRun:
         absent: bool = False,
         others_end: bool = False,
         is_last: bool = False,
+        late: Sequence[ProposedChange] = (),
     ) -> None:
         """`absent`: without the job itself. `others_end`: without all others. `is_last`: no changes are added to these.
+
+        `late`: ends of pods that take effect once nothing happens any more after `changes`.
 
         Raises RefusedError, UnknownObjectError, msgspec.ValidationError.
         """
@@ -107,7 +109,11 @@ class FixTrialRun:
             jobs = core.snapshot().state.jobs.values()
             others = [other for other in jobs if other is not job and all(map(may_end, other.tasks.values()))]
             self._execution.end_jobs(others)
-        self._deltas = self._execution.deltas()
+        self._deltas, self._late = self._execution.deltas(), list[Delta]()
+        if late:
+            ends = Execution(Scene(core, view, job, subject.owner), cluster, now)
+            ends.run(fix_lines(core, view, job, subject.owner, late))
+            self._late = ends.deltas()
         self.conf = self._execution.conf
 
     def result(self, only: str = "") -> FixTrial:
@@ -115,6 +121,8 @@ class FixTrialRun:
         core, key = self._core, self._subject.key
         core.keep_silent(searches=True)
         difference = advance(core, self._now, self._deltas, conf=self.conf, only=only, react=self._react)
+        if self._late:
+            difference = advance(core, self._now + difference.sessions * PERIOD, self._late, react=self._react)
         job = core.snapshot().state.jobs.get(key)
         if job is None:
             return FixTrial(False, difference)

@@ -19,6 +19,7 @@ from capcard_sched.framework.explain.limit_causes import QuotaClaim
 from capcard_sched.framework.explain.never import NEVER
 from capcard_sched.framework.explain.rejections import ObservedAttempt
 from capcard_sched.framework.explain.sentences import lower
+from capcard_sched.framework.explain.volume_causes import awaits_volumes
 from capcard_sched.insight.sources.changes import Edits, free_quota, remove_taint, set_card_quota, set_unschedulable
 from capcard_sched.insight.sources.job_pods import pods_of_job
 from capcard_sched.insight.trials.forked_copy import ForkedCopyError, RunningCopy
@@ -124,24 +125,45 @@ class JobAttempt:
                 found = now.diagnosis
         facts = list(found.facts)
         if alone is not None and not (unaided := alone.result()).starts:
-            repaired = self._begin(self._without_others(repair=True)).result()
-            last = repaired.diagnosis
-            if last is not None and last.stage == "NotAdmitted" and not any(one.checks for one in last.refusals):
-                return msgspec.structs.replace(found, starts_alone=False)  # its queue admits nothing
-            if not repaired.starts and last is not None and last.stage in ATTEMPTED:
-                return self._never(found, last)
-            if repaired.starts:
-                summary = f"{found.summary}{NEVER_WITH_NODES}"
-                left = unaided.diagnosis
-                if left is not None and left.summary != found.summary:
-                    facts[:0] = [f"With every other job ended: {_without_now(lower(left.summary))}"]
-                return msgspec.structs.replace(found, summary=summary, facts=tuple(facts), starts_alone=False)
+            other = self._never_alone(found, unaided)
+            if other is not None:
+                return other
         if tries_claims:
             facts[:0] = [claim.text for claim in islice(filter(self._holds, claims), 1)]
         if not is_small and not self._is_ready and is_fixed and may_never_start(found):
             pods = len(self._core.snapshot().state.tasks)
             facts.append(f"{UNTRIED}: the cluster has {pods} pods, and the trial has at most {_MOST_PODS}")
         return msgspec.structs.replace(found, facts=tuple(facts))
+
+    def _never_alone(self, found: JobDiagnosis, unaided: AttemptResult) -> JobDiagnosis | None:
+        """The diagnosis of a job that does not start without the others; None if it does with other nodes or claims.
+
+        `unaided`: the result without the others.
+        """
+        repaired = self._begin(self._without_others(repair=True)).result()
+        last = repaired.diagnosis
+        if repaired.starts:
+            facts, left = list(found.facts), unaided.diagnosis
+            if left is not None and left.summary != found.summary:
+                facts[:0] = [f"With every other job ended: {_without_now(lower(left.summary))}"]
+            summary = f"{found.summary}{NEVER_WITH_NODES}"
+            return msgspec.structs.replace(found, summary=summary, facts=tuple(facts), starts_alone=False)
+        if last is None or last.stage not in ATTEMPTED:
+            return None
+        admits_nothing = last.stage == "NotAdmitted" and not any(one.checks for one in last.refusals)
+        if admits_nothing or self._awaits_volumes(last):
+            return msgspec.structs.replace(found, starts_alone=False)
+        return self._never(found, last)
+
+    def _awaits_volumes(self, found: JobDiagnosis) -> bool:
+        """Whether volumes keep the job from starting that other controllers bind."""
+        names = {pods.names[0] for pods in found.pending if pods.refusal is not None}
+        session = self._core.snapshot().session
+        return session is not None and any(
+            awaits_volumes(session.snapshot.volumes, task)
+            for task in self._job.tasks.values()
+            if task.name in names and task.cls.volumes
+        )
 
     @staticmethod
     def _never(found: JobDiagnosis, last: JobDiagnosis) -> JobDiagnosis:

@@ -14,6 +14,7 @@ from capcard_sched.controllers.objects import (
     JsonObject,
     controller_key,
     controller_of,
+    deletion_cost,
     identity,
     key_of,
     labels_of,
@@ -119,13 +120,14 @@ def _owner(pod: JsonObject | None) -> Owner | None:
     return None if pod is None or not is_live(pod) else controller_key(pod)
 
 
-def _departure(pod: JsonObject) -> tuple[int, int, int, str, str]:
-    """Deletion order when a set shrinks: pods without a node, not running, not ready; then the youngest."""
+def _departure(pod: JsonObject) -> tuple[int, int, int, int, str, str]:
+    """Deletion order when a set shrinks: without a node, not running, not ready; then by cost; the youngest first."""
     created = meta(pod)["creationTimestamp"]
     return (
         1 if spec(pod).get("nodeName") else 0,
         {"Pending": 0, "Unknown": 1}.get(status(pod).get("phase", "Pending"), 2),
         1 if is_ready(pod) else 0,
+        deletion_cost(pod),
         _backwards(created),
         _backwards(meta(pod)["uid"]),
     )

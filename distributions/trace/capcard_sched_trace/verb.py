@@ -8,6 +8,7 @@ from cyclopts import App, Parameter
 
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.output import put_error
+from capcard_sched.model.quoting import plural
 from capcard_sched_trace.openb import DEFAULT_QUOTA_SHARE, TraceScenario, make_scenario
 from capcard_sched_trace.openb_rows import TraceError, TracePod, read_nodes, read_pods
 
@@ -70,6 +71,7 @@ def _summary(scenario: TraceScenario, pods: list[TracePod], output: Path, sharin
     kinds = Counter(str(manifest["kind"]) for manifest in scenario.manifests)
     shared = sum(1 for pod in pods if pod.cards and pod.share_milli < 1000)
     return (
-        f"{output}: {kinds['Node']} nodes, {kinds['Queue']} queues, {len(scenario.operations)} pods "
+        f"{output}: {plural(kinds['Node'], 'node')}, {plural(kinds['Queue'], 'queue')}, "
+        f"{plural(len(scenario.operations), 'pod')} "
         f"({sum(1 for pod in pods if pod.cards)} with cards; {shared} request part of a card: --sharing {sharing})"
     )

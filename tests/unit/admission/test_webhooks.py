@@ -713,7 +713,7 @@ def test_deletion_of_queues_with_namespace_queues() -> None:
     known = _with_local_queues(("a", "up", "cluster/q", ""), ("a", "down", "up", "2"), ("b", "x", "cluster/q", ""))
     for result, message in (
         (check_queue_deletion("q", known), "because it has 2 child queues: a/up, b/x"),
-        (check_namespace_queue_deletion("a", "up", known), "has 1 queues below it: a/down"),
+        (check_namespace_queue_deletion("a", "up", known), "has 1 queue below it: a/down"),
         (check_namespace_queue_deletion("a", "down", known), "has allocated pods: 2"),
     ):
         assert_rejected(result, "", message)

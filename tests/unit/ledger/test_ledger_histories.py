@@ -125,7 +125,7 @@ def test_a_gap_is_closed_from_what_still_exists_and_marked_where_it_does_not(led
         ("late", 300, None, "", False),
     ]
     notes = ledger.usage(UsageQuery(DAY0, DAY0 + HOUR)).notes
-    assert notes == ["2 pods began or ended in a gap of the records: their card-time is a lower bound"]
+    assert notes == ["2 pods began or ended in a gap of the records: the card-time is a lower bound"]
 
 
 def test_a_job_that_is_gone_after_a_gap_is_lost_and_a_quota_that_is_gone_ends(ledger: UsageLedger) -> None:

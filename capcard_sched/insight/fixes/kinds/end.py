@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from capcard_sched.controllers.objects import POD_DELETION_COST
 from capcard_sched.insight.fixes.commands import kubectl
-from capcard_sched.insight.fixes.execution import DELETION_COST
 from capcard_sched.insight.fixes.kind import FixKind
 from capcard_sched.insight.trials.change import ProposedChange
 from capcard_sched.insight.trials.victims import cheapest_on_nodes, conflicts, jobs_below, limit_holders
@@ -83,7 +83,7 @@ class EndFix(FixKind):
             lines = [kubectl(namespace, "patch", "job", name, "--type", "merge", "-p", suspended)]
         elif kind in _SCALED:
             chosen = [pod for pod in ended if pod in placed]
-            cost = f"{DELETION_COST}=-1"
+            cost = f"{POD_DELETION_COST}=-1"
             lines = [kubectl(namespace, "annotate", "pod", *chosen, "--overwrite", cost)] if left and chosen else []
             lines.append(kubectl(namespace, "scale", kind, name, f"--replicas={left}"))
         elif kind == "statefulset":

@@ -27,15 +27,17 @@ class NamespaceQuotaFix(FixKind):
     """A larger amount of a ResourceQuota that refuses the job."""
 
     def propose(self, situation: Situation) -> Iterator[Candidate]:
-        """The amount of each ResourceQuota that refuses becomes what the job needs."""
+        """The amounts of each ResourceQuota that refuses become what the job needs."""
         for refusal in situation.found.refusals:
             kind, _, name = refusal.object.partition(" ")
+            changes = []
             for check in refusal.checks if kind == _KIND else ():
                 of_bytes = is_quota_in_bytes(check.resource)
                 factor, step = (1, _MEBI) if of_bytes else (_MILLI, _MILLI)
                 value, present = math.ceil(check.total * factor / step) * step, round(check.limit * factor)
                 target = (_KIND, situation.job.namespace, name)
-                yield (ProposedChange("NamespaceQuota", target, check.resource, value, present, step),)
+                changes.append(ProposedChange("NamespaceQuota", target, check.resource, value, present, step))
+            yield tuple(changes)
 
     def edit(self, change: ProposedChange, scene: Scene) -> None:
         """Set one amount."""

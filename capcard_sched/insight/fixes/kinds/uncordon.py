@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from capcard_sched.insight.fixes.scene import Scene
     from capcard_sched.insight.fixes.situation import Situation
     from capcard_sched.insight.trials.change import Candidate, ProposedChange
+    from capcard_sched.model.job import Job
 
 
 class UncordonFix(FixKind):
@@ -29,6 +30,11 @@ class UncordonFix(FixKind):
         for rows in ([row for row in excluded if not row.taint], excluded):
             taken = situation.first_that_fit(rows)
             yield tuple(change for row in taken for change in row.changes())
+
+    def cost(self, change: ProposedChange, job: Job) -> str:
+        """A node that is schedulable is so for all."""
+        del job
+        return f"node {change.target[2]} takes other pods, too"
 
     def edit(self, change: ProposedChange, scene: Scene) -> None:
         """As `kubectl uncordon` does."""

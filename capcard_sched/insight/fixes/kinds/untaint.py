@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from capcard_sched.insight.fixes.scene import Scene
     from capcard_sched.insight.fixes.situation import Situation
     from capcard_sched.insight.trials.change import Candidate, ProposedChange
+    from capcard_sched.model.job import Job
 
 
 class UntaintFix(FixKind):
@@ -26,6 +27,11 @@ class UntaintFix(FixKind):
         """As many nodes as the needed pods take."""
         rows = [row for row in situation.excluded_nodes if row.taint and not row.is_cordoned]
         yield tuple(change for row in situation.first_that_fit(rows) for change in row.changes())
+
+    def cost(self, change: ProposedChange, job: Job) -> str:
+        """The taint kept other pods away, too."""
+        del job
+        return f"node {change.target[2]} takes other pods, too"
 
     def edit(self, change: ProposedChange, scene: Scene) -> None:
         remove_taint(scene.edit(*change.target), change.key)
