@@ -28,6 +28,7 @@ from capcard_sched.model.binding_conditions import PreparedClaimStatus, binding_
 from capcard_sched.model.device_objects import EXTENDED_CLAIM, MAX_CONSUMERS, ResourceClaimSpec
 from capcard_sched.model.kinds import RESOURCE_API
 from capcard_sched.model.objects import ApiStruct, ObjectMeta
+from capcard_sched.model.ownership import controller_of_meta, owner_of
 from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ async def _reserve(write: _Write, bind: Bind, wanted: ClaimAllocation) -> _Claim
     name = f"{bind.namespace}/{wanted.claim}"
     claim = await (write.create(bind, wanted.extended) if wanted.extended else write.read())
     meta, status = claim.metadata, claim.status
-    if wanted.extended and not (_is_owner(bind.uid, claim) and claim.spec.devices == wanted.extended.spec):
+    if wanted.extended and not (_is_owner(bind, claim) and claim.spec.devices == wanted.extended.spec):
         raise ClaimError(f"resourceclaim {name} exists, and is not that of the pod on node {bind.node}")
     if not wanted.extended and meta.uid != wanted.uid:
         raise ClaimError(f"resourceclaim {name} is another one by now")
@@ -205,9 +206,8 @@ async def _reserve(write: _Write, bind: Bind, wanted: ClaimAllocation) -> _Claim
     return msgspec.json.decode(response, type=_Claim)
 
 
-def _is_owner(pod: str, claim: _Claim) -> bool:
-    """Whether a pod, by uid, is the controller of a claim."""
-    return any(each.controller and each.uid == pod for each in claim.metadata.owner_references or ())
+def _is_owner(pod: Bind | ReleaseClaims, claim: _Claim) -> bool:
+    return controller_of_meta(claim.metadata) == owner_of(pod.namespace, "v1", "Pod", pod.name, pod.uid)
 
 
 async def _protect(write: _Write, claim: _Claim) -> str:
@@ -265,7 +265,7 @@ async def _release(write: _Write, bind: Bind | ReleaseClaims, wanted: ClaimAlloc
     claim = await write.read()
     consumers = claim.status.reserved_for or ()
     if wanted.extended:
-        if _is_owner(bind.uid, claim) and wanted.uid in {"", claim.metadata.uid}:
+        if _is_owner(bind, claim) and wanted.uid in {"", claim.metadata.uid}:
             await write.delete(claim)
         return
     left = [each for each in consumers if each.uid != bind.uid]

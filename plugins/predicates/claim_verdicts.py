@@ -35,8 +35,8 @@ Verdict: TypeAlias = "NodeError | AllocationError | int"
 _MOST_ENTRIES: Final = 4_000_000
 #: Device states of the nodes that are kept.
 _MOST_STATES: Final = 200_000
-#: Different devices of nodes up to which `reads_single_nodes` looks at each.
-_MOST_SHAPES: Final = 32
+#: Kinds of nodes, by their devices, up to which `reads_single_nodes` evaluates selectors on each.
+_MOST_SHAPES: Final = 8
 #: Numbers of results; further ones are those of texts.
 _UNKNOWN, _FITS = 0, 1
 #: The state of a row that was not read since a change; -1 is that of a node that equals no other.

@@ -56,7 +56,7 @@ async def test_a_gang_within_its_quota_is_bound_and_one_beyond_it_gets_the_reaso
 async def test_a_pod_with_a_missing_resource_claim_is_not_bound(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:
-    """The claim does not exist. The reason of a resource that only a DeviceClass offers names the class."""
+    """The claim does not exist. The reason of a resource that no DeviceClass offers names it."""
     claims = [{"name": "gpu", "resourceClaimName": "missing"}]
     await cluster.create_all(
         [
@@ -72,7 +72,7 @@ async def test_a_pod_with_a_missing_resource_claim_is_not_bound(
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CARD_CONF) as daemon:
         await until(cluster, "pods", "claims", status=message('resourceclaim "missing" not found'))
         await until(cluster, "pods", "g-1", status=message('resourceclaim "missing" not found'))
-        await until(cluster, "pods", "extended", status=message("DeviceClass gpu.example.com"))
+        await until(cluster, "pods", "extended", status=message(f"Insufficient {_CLASS}"))
         await until(cluster, "events", reason="FailedScheduling", message='*resourceclaim "missing" not found*')
         await cluster.create_all([pod("plain", queue="q")])
         await until_bound(cluster, ["plain"])

@@ -73,6 +73,8 @@ class Metrics(MetricSet, Observer):
             self._counters["config_reload_total"].labels(result)
         for result in ("scheduled", "unschedulable", "error"):
             self._counters["schedule_attempts_total"].labels(result)
+        for result in ("ready", "failed"):
+            self._histograms["capcard_dra_binding_conditions_seconds"].labels(result)
 
     def session(
         self, report: SessionReport, seconds: float, *, intake: float = 0.0, idle: bool, unplaced: int = 0

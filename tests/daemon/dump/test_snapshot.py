@@ -248,7 +248,7 @@ def test_every_table_of_the_state_stands_in_the_snapshot() -> None:
         "card_budgets": "CardBudget",
         "volumes": "PersistentVolume",
         "problems": "Cluster",
-        "ignored_affinity": "Cluster",
+        "affinities": "Cluster",
         "ignored_edits": "Cluster",
         "deleted_queues": "DeletedQueue",
         "scheduler_names": "schedulerNames",
