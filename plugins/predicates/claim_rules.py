@@ -266,10 +266,13 @@ class ClaimRules:
             self._reject_without_devices(claims, rows, result)
 
     def _reject_without_devices(self, claims: PodClaims, rows: NodeView, result: FilterResult) -> None:
+        is_open = result.open  # a diagnosis has all nodes, also those that the pod does not tolerate
         if claims.extended is None:
-            self._verdicts.reject(self._device_search(claims, future=rows.future), rows, result, None)
+            places = None if is_open.all() else np.flatnonzero(is_open)
+            self._verdicts.reject(self._device_search(claims, future=rows.future), rows, result, places)
             return
-        for places, here in self._by_nodes(claims, rows):
+        for reached, here in self._by_nodes(claims, rows):
+            places = reached[is_open.take(reached)]
             if claims.has_status and here.extended is None:
                 without = np.zeros(len(rows), dtype=bool)
                 without[places] = True

@@ -183,6 +183,11 @@ class FilterResult:
             self._ok = np.ones(self._size, dtype=bool)
         return self._ok
 
+    @property
+    def open(self) -> Mask:
+        """The entries whose result a further rejection changes: bool [k]."""
+        return self.ok
+
     def reject(self, rejected: Mask, code: Code, reason: str) -> None:
         """Rejects the entries where `rejected` (bool [k]) is true, for one reason with one text."""
         if self._ok is None:
@@ -216,6 +221,10 @@ class Diagnosis(FilterResult):
         self.entries: dict[str, Mask] = {}
         #: int8 [k]: the most severe code per entry.
         self.codes = np.zeros(size, dtype=np.int8)
+
+    @property
+    def open(self) -> Mask:
+        return self._open
 
     def reject(self, rejected: Mask, code: Code, reason: str) -> None:
         effective = rejected & self._open

@@ -113,11 +113,30 @@ def _check_solutions(cluster: RandomNodes, kept: ClaimVerdicts, search: DeviceSe
     ids=["an equal attribute", "an attribute of its own", "all attributes"],
 )
 def test_nodes_share_a_search_unless_claims_read_where_they_differ(expression: str, searches: int) -> None:
+    h = _three_nodes(expression)
+    h.pod("p", group="g", resourceClaims=[{"name": "r", "resourceClaimName": "c0"}])
+    h.step()
+    assert "p" in h.binds
+    placement = 1  # the places of the devices are searched once more
+    assert h.core.snapshot().state.claims.searches.results["allocated"] == searches + placement
+
+
+def test_the_reasons_of_a_pod_need_no_search_on_nodes_that_its_selector_excludes() -> None:
+    h = _three_nodes('device.attributes["d"].uuid == "x"')
+    claims = [{"name": "r", "resourceClaimName": "c0"}]
+    h.pod("p", group="g", nodeSelector={"kubernetes.io/hostname": "n1"}, resourceClaims=claims)
+    h.step()
+    assert "cannot allocate all claims" in h.pod_message("p")
+    assert h.core.snapshot().state.claims.searches.failed() == 1
+
+
+def _three_nodes(expression: str) -> Harness:
+    """With a device each that has an attribute of its own, and a claim whose selector is this one."""
     h = Harness("actions: 'allocate'\ntiers:\n- plugins: [{name: gang}, {name: predicates}]\n")
     h.queue("q")
     h.group("g", queue="q")
     for name in ("n1", "n2", "n3"):
-        h.node(name, cpu="8")
+        h.node(name, cpu="8", labels={"kubernetes.io/hostname": name})
         device = {"name": "g0", "attributes": {"uuid": {"string": f"GPU-{name}"}, "numa": {"int": 1}}}
         pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
         spec = {"driver": "d", "nodeName": name, "pool": pool, "devices": [device]}
@@ -126,11 +145,7 @@ def test_nodes_share_a_search_unless_claims_read_where_they_differ(expression: s
     wanted = claim(0, {"r": {"class": "c", "cel": expression}})
     wanted["metadata"]["namespace"] = "default"
     h.apply(ObjectChanged(decode(wanted, ResourceClaimObject)))
-    h.pod("p", group="g", resourceClaims=[{"name": "r", "resourceClaimName": "c0"}])
-    h.step()
-    assert "p" in h.binds
-    placement = 1  # the places of the devices are searched once more
-    assert h.core.snapshot().state.claims.searches.results["allocated"] == searches + placement
+    return h
 
 
 def _lines_of_claims(nodes: int, claims: int) -> int:
