@@ -73,21 +73,21 @@ class PastState(NamedTuple):
     began: int
 
 
-def past_state(database: LedgerDatabase, at: int, began: int, *, has_cards: bool = True) -> PastState:
-    """What held at a moment, of one state of the database. `began`: the first record; `has_cards`: with held cards.
+def past_state(database: LedgerDatabase, at: int, began: int, *, queues_only: bool = False) -> PastState:
+    """What held at a moment, of one state of the database. `began`: the first record.
+
+    `queues_only`: without held cards and stages, which a page of the names of queues does not need.
 
     O(charges of 24 hours).
     """
     job, charge, stages = schema.JOB, schema.CHARGE, _stages(at)
-    groups = job.c.queue, job.c.namespace, stages.c.stage
+    groups = (job.c.queue, job.c.namespace, *(() if queues_only else (stages.c.stage,)))
+    jobs_of = job if queues_only else job.outerjoin(stages, _of_life(stages))
     held = held_cards(max(at - DAY, began), at, ("queue", "card", "namespace"))
     sums, jobs, evicted, capacity, quotas = database.read_all(
         [
-            held.where(true() if has_cards else false()),
-            select(*groups, func.count())
-            .select_from(job.outerjoin(stages, _of_life(stages)))
-            .where(schema.lasting(job, at))
-            .group_by(*groups),
+            held.where(false() if queues_only else true()),
+            select(*groups, func.count()).select_from(jobs_of).where(schema.lasting(job, at)).group_by(*groups),
             select(charge)
             .where(charge.c.ended > at - DAY, charge.c.ended <= at, charge.c.end_reason == "Evicted")
             .order_by(charge.c.ended, charge.c.pod_uid),
@@ -98,7 +98,10 @@ def past_state(database: LedgerDatabase, at: int, began: int, *, has_cards: bool
     return PastState(
         at,
         [schema.read_row(HeldSum, row) for row in sums],
-        [JobCount(queue, namespace, stage or "", count) for queue, namespace, stage, count in map(tuple, jobs)],
+        [
+            JobCount(queue, namespace, (stage and stage[0]) or "", count)
+            for queue, namespace, *stage, count in map(tuple, jobs)
+        ],
         [schema.read_row(ChargeRow, row) for row in evicted],
         {row.card: schema.read_row(CapacityRow, row) for row in capacity},
         {(row.queue, row.card): schema.read_row(QuotaRecord, row) for row in quotas if row.thousandths is not None},

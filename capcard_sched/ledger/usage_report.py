@@ -9,6 +9,7 @@ part of the rest that other queues use, because they hold more than the cluster 
 from __future__ import annotations
 
 from collections import defaultdict
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -22,7 +23,7 @@ from capcard_sched.model.quoting import plural
 from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from sqlalchemy.engine import Row as DatabaseRow
 
@@ -108,7 +109,7 @@ class UsageReport(msgspec.Struct):
     notes: list[str]
 
 
-class Interval(NamedTuple):
+class Interval(msgspec.Struct, frozen=True, gc=False):
     """Thousandths of a card in a queue, from `began` to `ended` (milliseconds)."""
 
     queue: str
@@ -212,7 +213,10 @@ class _Groups:
 
     def __init__(self, by: tuple[Dimension, ...], since: int, until: int, *, is_of_pods: bool) -> None:
         self._by, self._since, self._until = by, since, until
-        self._columns, self._is_daily = [COLUMNS[name] for name in by if name in COLUMNS], "day" in by
+        columns = [COLUMNS[name] for name in by if name in COLUMNS]
+        #: The values of the columns of a row.
+        self._values = _values_of(columns)
+        self._is_daily = "day" in by
         self._rows: dict[tuple[str, ...], UsageRow] = {}
         #: By the values of the columns, and the first moment of the day or 0: each charge looks one up.
         self._found: dict[tuple[Any, ...], UsageRow] = {}
@@ -225,7 +229,7 @@ class _Groups:
 
     def _row(self, row: DatabaseRow[Any] | _QuotaKey, day: int) -> UsageRow:
         """The group of a row that has its columns."""
-        values = (day if self._is_daily else 0, *[getattr(row, column) for column in self._columns])
+        values: tuple[Any, ...] = (day if self._is_daily else 0, *self._values(row))
         found = self._found.get(values)
         if found is None:
             texts = iter(values[1:])
@@ -281,6 +285,14 @@ class _Groups:
 
     def rows(self) -> list[UsageRow]:
         return [self._rows[key] for key in sorted(self._rows)]
+
+
+def _values_of(columns: Sequence[str]) -> Callable[[Any], tuple[str, ...]]:
+    """A function that reads columns of a row: each charge and job is read once."""
+    if not columns:
+        return lambda _: ()
+    read: Callable[[Any], Any] = attrgetter(*columns)
+    return read if len(columns) > 1 else lambda row: (read(row),)
 
 
 def _quantile(ordered: Sequence[int], percent: int) -> int:
@@ -346,7 +358,7 @@ def quota_parts(
             changes.append((one.ended, one.card, "used", one.queue, -one.thousandths))
     changes += [(day, "", "day", "", day) for day, _, _ in days_between(since, until)]
     sweep = _Sweep(parents)
-    for at, card, what, queue, amount in sorted(changes, key=lambda change: change[0]):
+    for at, card, what, queue, amount in sorted(changes, key=itemgetter(0)):
         if at >= until:
             break
         if what == "day":

@@ -57,9 +57,8 @@ class _PartSums:
 
     def add(self, interval: Interval, begin: int, end: int) -> None:
         """Add the part of an interval in the period."""
-        first, last = (
-            (min(max(moment, begin), end) - self._begin) / self._length for moment in (interval.began, interval.ended)
-        )
+        first = (max(interval.began, begin) - self._begin) / self._length
+        last = (min(interval.ended, end) - self._begin) / self._length
         # From `first`, the amount counts in all later parts, and in its own by the rest of it; to `last` likewise.
         for place, sign in ((first, 1), (last, -1)):
             part = int(place)

@@ -77,7 +77,7 @@ def past_view(
             # The last record may be some seconds old: later moments are shown as of it.
             at = min(parse_moment(query["at"], History(begin=begin, end=max(end, time.time()))), end)
             at_ms, began = round(at * 1000), round(begin * 1000)
-            state = past_state(ledger.database, at_ms, began, has_cards=document != _USAGE)
+            state = past_state(ledger.database, at_ms, began, queues_only=document == _USAGE)
             moment = Moment(
                 source=source,
                 now=format_timestamp(at),
