@@ -7,6 +7,7 @@ solution of everything after it. Knows claims, devices and constraints; neither 
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.cel.values import EvaluationError
@@ -116,7 +117,7 @@ class Allocator:
         devices = self._devices_in_order()
         try:
             for index, plan in enumerate(plans):
-                for request in (request for alternatives in plan.requests for request in alternatives):
+                for request in chain.from_iterable(plan.requests):
                     if request.all_devices or request.capacity:
                         return True  # for the number of devices, or for a capacity
                     for device in devices:

@@ -47,8 +47,8 @@ class ExtendedResources(NamedTuple):
 def _claim(found: ExtendedResources) -> tuple[ExtendedRequests, Claim]:
     """The content of the claim, as requests and mappings, and as a claim of no pod."""
     requests = extended_requests(found.containers, dict(found.classes))
-    spec, nobody = requests.spec, frozenset[str]()
-    return requests, Claim("", _NAME, "", None, False, spec, None, nobody, "", content_of(spec), extended=True)
+    spec, consumers = requests.spec, frozenset[str]()
+    return requests, Claim("", _NAME, "", None, False, spec, None, consumers, "", content_of(spec), extended=True)
 
 
 class ExtendedClaims:

@@ -174,15 +174,13 @@ class Predicates(Plugin):
         return (volumes is not None and self._volumes.is_limited(volumes)) or self._searches_single_nodes(signature)
 
     def _searches_single_nodes(self, signature: PodSignature) -> bool:
-        """Whether devices are searched on the nodes that changed alone: nothing else of the pod reads other nodes."""
-        rules, volumes, claims = self._context(signature)
-        if claims is None or not claims.needs_devices or rules is not None or _reads_volumes(volumes):
-            return False
-        return self._claims.reads_single_nodes(claims)
+        """Whether devices are searched on the nodes that changed alone: nothing of the pod reads other nodes."""
+        claims = self._context(signature).claims
+        return claims is not None and claims.needs_devices and not self._reads_other_nodes(signature)
 
     def _reads_other_nodes(self, signature: PodSignature) -> bool:
         rules, volumes, claims = self._context(signature)
-        if rules is not None or _reads_volumes(volumes):
+        if rules is not None or (volumes is not None and bool(volumes.open or volumes.exclusive)):
             return True
         return claims is not None and claims.needs_devices and not self._claims.reads_single_nodes(claims)
 
@@ -294,11 +292,6 @@ class Predicates(Plugin):
 
     def bind_volumes(self, placement: Placement) -> dict[str, tuple[ClaimBinding, ...]] | None:
         return self._volumes.bindings(placement)
-
-
-def _reads_volumes(volumes: PodVolumes | None) -> bool:
-    """Whether volumes of a pod depend on other nodes."""
-    return volumes is not None and bool(volumes.open or volumes.exclusive)
 
 
 def _lower_case(shape: object) -> object:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import aiohttp
 
-from tests.controlplane.cluster import ALL, Cluster, RequestError
+from tests.controlplane.cluster import ALL, RequestError
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import Manifest, plain
+from tests.controlplane.node_agent import NodeAgent
 
 API = "resource.k8s.io/v1"
 
@@ -23,28 +23,15 @@ def device_class(name: str, expression: str = "") -> Manifest:
     return plain("DeviceClass", name, API, spec={"selectors": [{"cel": {"expression": selected}}]})
 
 
-class DeviceDriver:
+class DeviceDriver(NodeAgent):
     """One driver on all nodes, as user `kubelet`. Devices with binding conditions get them all, unless `paused`."""
 
     def __init__(self, control_plane: ControlPlane, name: str, *, paused: bool = False) -> None:
+        super().__init__(control_plane)
         self.name = name
         self.paused = paused
-        self._cluster = Cluster(control_plane, user="kubelet")
-        self._task: asyncio.Task[None] | None = None
         #: Pool to its generation and number of slices.
         self._pools: dict[str, tuple[int, int]] = {}
-
-    async def __aenter__(self) -> Self:
-        await self._cluster.__aenter__()
-        self._task = asyncio.create_task(self._run())
-        return self
-
-    async def __aexit__(self, _type: type[BaseException] | None, _value: object, _trace: TracebackType | None) -> None:
-        assert self._task is not None
-        self._task.cancel()
-        (ended,) = await asyncio.gather(self._task, return_exceptions=True)
-        await self._cluster.__aexit__(None, None, None)
-        assert isinstance(ended, asyncio.CancelledError), ended
 
     async def publish(self, node: str, devices: Sequence[Manifest], *, counters: Sequence[Manifest] = ()) -> None:
         """The pool of a node has these devices from now on, as a new generation; counters have a slice of their own."""

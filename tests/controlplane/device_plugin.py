@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
-from tests.controlplane.cluster import ALL, Cluster, RequestError
+from tests.controlplane.cluster import ALL, RequestError
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import Manifest
+from tests.controlplane.node_agent import NodeAgent
 
 REGISTER: Final = "volcano.sh/node-vgpu-register"
 HANDSHAKE: Final = "volcano.sh/node-vgpu-handshake"
@@ -32,29 +32,16 @@ class Served(NamedTuple):
     environment: dict[str, str]
 
 
-class DevicePlugin:
+class DevicePlugin(NodeAgent):
     """The plugin of one node; `factor` is the MiB of a memory unit. `paused` stops it from serving and reporting."""
 
     def __init__(self, control_plane: ControlPlane, node: str, *, factor: int = 1, paused: bool = False) -> None:
+        super().__init__(control_plane)
         self.node = node
         self.paused = paused
         self.served: list[Served] = []
         self.reports = 0
         self._factor = factor
-        self._cluster = Cluster(control_plane, user="kubelet")
-        self._task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Self:
-        await self._cluster.__aenter__()
-        self._task = asyncio.create_task(self._run())
-        return self
-
-    async def __aexit__(self, _type: type[BaseException] | None, _value: object, _trace: TracebackType | None) -> None:
-        assert self._task is not None
-        self._task.cancel()
-        (ended,) = await asyncio.gather(self._task, return_exceptions=True)
-        await self._cluster.__aexit__(None, None, None)
-        assert isinstance(ended, asyncio.CancelledError), ended
 
     async def register(self, cards: str, *, handshake: bool = True) -> None:
         """Publish a card list."""

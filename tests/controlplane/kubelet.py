@@ -128,7 +128,7 @@ class Kubelet:
 
     async def _prepared(self, pod: Manifest) -> bool:
         """Wait until the claims of a pod are allocated and reserved for it; False if the pod is gone before."""
-        meta, told = pod["metadata"], ""
+        meta, reported = pod["metadata"], ""
         while meta["uid"] not in self._ending:
             missing = ""
             with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
@@ -138,8 +138,8 @@ class Kubelet:
                 missing = await self._unprepared(current)
                 if not missing:
                     return True
-            if missing and missing != told:
-                told = missing
+            if missing and missing != reported:
+                reported = missing
                 self.refused.append((meta["name"], missing))
                 await self._cluster.create(_refusal(pod, missing))
             await asyncio.sleep(0.5)

@@ -166,7 +166,7 @@ class _FixFinder:
         )
 
     def _accept(self, candidate: Candidate, fixes: list[tuple[Candidate, bool]]) -> Sequence[Candidate]:
-        """Add the smallest part of a candidate with which the job starts; returns further changes if it is in vain."""
+        """Add the smallest part of a candidate with which the job starts; returns further changes that it needs."""
         smallest, proven = self._smallest(candidate)
         if _contains_any(smallest, fixes):
             return ()

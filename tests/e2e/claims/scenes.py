@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tests.controlplane.cluster import Cluster
-from tests.controlplane.device_driver import API
+from tests.controlplane.device_driver import API, DeviceDriver
 from tests.controlplane.kubelet import Kubelet
-from tests.controlplane.manifests import Manifest, Manifests, plain, pod, pod_group
+from tests.controlplane.manifests import Manifest, Manifests, node, plain, pod, pod_group
 from tests.e2e.checker import ViolationError, differences
 from tests.e2e.claims.oracle import DeviceOracle
-from tests.e2e.daemons import Daemon
+from tests.e2e.daemons import CARD_CONF, Daemon
 from tests.e2e.history import KINDS, History
 from tests.soak.oracle import Oracle
 
@@ -122,6 +123,34 @@ async def prove(history: History, kubelet: Kubelet, *daemons: Daemon) -> DeviceO
     if found:
         raise ViolationError("\n".join(found))
     return devices
+
+
+class World:
+    """A cluster with devices, and the daemon that schedules it."""
+
+    def __init__(
+        self, cluster: Cluster, kubelet: Kubelet, driver: DeviceDriver, history: History, folder: Path
+    ) -> None:
+        self.cluster = cluster
+        self.kubelet = kubelet
+        self.driver = driver
+        self.history = history
+        self.folder = folder
+
+    def daemon(self, conf: str = CARD_CONF) -> Daemon:
+        return Daemon(self.cluster.control_plane.kubeconfig_for("scheduler-a"), self.folder, conf=conf)
+
+    async def nodes(self, *names: str, devices: int = 2) -> None:
+        """Creates nodes with this number of H200 each."""
+        await self.cluster.create_all([node(name, cpu=64) for name in names])
+        for name in names:
+            await self.driver.publish(name, [gpu(f"g{number}") for number in range(devices)])
+
+    async def end(self, daemon: Daemon, *running: str) -> None:
+        """End the pods that run; prove the history."""
+        await finish(self.cluster, self.kubelet, running)
+        await prove(self.history, self.kubelet, daemon)
+        assert await daemon.stop() == 0
 
 
 def selected(expression: str) -> Mapping[str, Any]:

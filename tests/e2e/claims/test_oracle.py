@@ -136,7 +136,7 @@ STORIES: dict[str, tuple[Callable[[Story], Story], list[str]]] = {
     "one device after the other pod's end": (
         lambda it: it.run("a", got()).phase("a", "Succeeded").claim("a").run("b", got()), []),
     "admin access to a device in use": (lambda it: it.run("a", got()).run("b", got(adminAccess=True)), []),
-    "a device that nobody published": (
+    "a device of no ResourceSlice": (
         lambda it: it.run("a", got("g9")), [f"device {GPU}/n1/g9 is in no ResourceSlice"]),
     "a device that was withdrawn": (lambda it: it.run("a", got()).gone("resourceslices", "n1-1").claim("c"), []),
     "shares within the capacity": (lambda it: it.run("a", share("x", 4)).run("b", share("y", 6)), []),

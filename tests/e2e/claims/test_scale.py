@@ -28,7 +28,7 @@ _PATIENCE: Final = 60 + CLAIMS / 4
 
 
 async def until_phases(cluster: Cluster, **wanted: int) -> None:
-    """Wait until so many pods are in these phases, and all claims of finished pods are released."""
+    """Wait until these numbers of pods are in these phases, and all claims of finished pods are released."""
     found: dict[str, int] = {}
 
     async def so() -> bool:

@@ -4,20 +4,17 @@ starts no pod without them. An oracle checks the history of each scene.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from capcard_sched.model import annotations as keys
-from tests.controlplane.cluster import Cluster
 from tests.controlplane.device_driver import DeviceDriver, device_class
-from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.manifests import Manifest, gpu_node, node, plain, pod, pod_group, queue
 from tests.e2e.claims.scenes import (
     GPU,
     H100,
     H200,
     NIC,
+    World,
     claim,
     claiming,
     exactly,
@@ -25,14 +22,12 @@ from tests.e2e.claims.scenes import (
     gang,
     gpu,
     held,
-    prove,
     selected,
     template,
     until_running,
 )
-from tests.e2e.daemons import CARD_CONF, TIDE_CONF, Daemon
+from tests.e2e.daemons import CARD_CONF, TIDE_CONF
 from tests.e2e.expectations import message, until
-from tests.e2e.history import History
 
 pytestmark = pytest.mark.campaign
 
@@ -41,41 +36,6 @@ PREEMPT_CONF = CARD_CONF.replace("allocate, backfill", "allocate, preempt, backf
     "{name: gang}", "{name: gang, enablePreemptable: false}"
 )
 MIG = f"{H200}/mig-1g.10gb-mixed"
-
-
-class World:
-    """A cluster with devices, and the daemon that schedules it."""
-
-    def __init__(
-        self, cluster: Cluster, kubelet: Kubelet, driver: DeviceDriver, history: History, folder: Path
-    ) -> None:
-        self.cluster = cluster
-        self.kubelet = kubelet
-        self.driver = driver
-        self.history = history
-        self.folder = folder
-
-    def daemon(self, conf: str = CARD_CONF) -> Daemon:
-        return Daemon(self.cluster.control_plane.kubeconfig_for("scheduler-a"), self.folder, conf=conf)
-
-    async def nodes(self, *names: str, devices: int = 2) -> None:
-        """Nodes with so many H200 each."""
-        await self.cluster.create_all([node(name, cpu=64) for name in names])
-        for name in names:
-            await self.driver.publish(name, [gpu(f"g{number}") for number in range(devices)])
-
-    async def end(self, daemon: Daemon, *running: str) -> None:
-        """End the pods that run; prove the history."""
-        await finish(self.cluster, self.kubelet, running)
-        await prove(self.history, self.kubelet, daemon)
-        assert await daemon.stop() == 0
-
-
-@pytest.fixture
-async def world(
-    cluster: Cluster, kubelet: Kubelet, driver: DeviceDriver, device_history: History, tmp_path: Path
-) -> World:
-    return World(cluster, kubelet, driver, device_history, tmp_path)
 
 
 async def test_a_gang_waits_for_the_devices_of_another_one(world: World) -> None:
