@@ -49,10 +49,10 @@ packages: ## Install the Debian packages of the tests, as root: PostgreSQL and C
 	@tests/debian_packages.sh
 
 # Every test is in one of the next two (tests/architecture/test_lanes.py).
-test: controlplane ## Run the tests but the campaign: about five minutes, 17 to 30 when it builds the control plane
+test: controlplane ## Run the tests but the campaign: about twelve minutes, 20 to 40 when it builds the control plane
 	$(PYTEST) -m "not campaign"
 
-campaign: controlplane compared ## Run faults, failovers, restarts and variants, and the properties at length: about nine minutes
+campaign: controlplane compared ## Run faults, failovers, restarts and variants, and the properties at length: about eighteen minutes
 	HYPOTHESIS_PROFILE=campaign $(PYTEST) --timeout=600 -m "campaign or hypothesis"
 
 # kube-scheduler, which the campaign compares with; it is of the same Go module as the control plane.
