@@ -57,13 +57,13 @@ class PeerRun(msgspec.Struct, frozen=True):
     scene: str
     scheduler: str
     count: int
-    #: From the first creation to the last mark; after a restart, from the start of the process.
+    #: From the first creation to the last mark; after a restart and with a backlog, from the start of the process.
     elapsed: float
     #: From the last creation to the last mark.
     after_creation: float
     #: Marks per second, from the first to the last.
     rate: float
-    #: From the creation of an object to its mark: p50, p90, p99.
+    #: From the creation of an object, or as `elapsed` where it existed before, to its mark: p50, p90, p99.
     waits: tuple[float, float, float]
     #: CPU seconds and peak MiB of the scheduler, CPU seconds of etcd and kube-apiserver.
     cpu: float
@@ -83,6 +83,9 @@ def bench(
     scale: Annotated[float, Parameter(help="Factor of the size of all scenes.")] = 1.0,
     connections: Annotated[int, Parameter(help="Bindings at a time, of the daemon and of the raw client.")] = 32,
     peers: Annotated[bool, Parameter(help="Build and measure kube-scheduler, too.")] = True,
+    backlog: Annotated[
+        bool, Parameter(help="Create the objects before the scheduler starts; time counts from its start.")
+    ] = False,
     program: Annotated[Path | None, Parameter(help="The program to run instead of this checkout's.")] = None,
     json: Annotated[Path | None, Parameter(help="Write the figures to this file too.")] = None,
 ) -> int:
@@ -100,18 +103,28 @@ def bench(
         build(PROGRAMS | COMPARED)
     found: list[PeerRun] = []
     for name in chosen:
-        found += asyncio.run(_scene(peer_scenes.SCENES[name], scale, connections, program, peers, console))
+        scene = peer_scenes.SCENES[name]
+        load = scene.load(scale)
+        if backlog and not load.rate:
+            load = load._replace(is_restart=True)
+        found += asyncio.run(_scene(scene, load, scale, connections, program, peers, console))
         if json is not None:
             json.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
     console.print(", ".join(f"{key} {value}" for key, value in measure.machine().items()))
-    release, load = pinned("k8s.io/kubernetes", module()), max(run.load for run in found)
-    console.print(f"Kubernetes {release}, load {load:.1f} at most")
+    release, busiest = pinned("k8s.io/kubernetes", module()), max(run.load for run in found)
+    console.print(f"Kubernetes {release}, load {busiest:.1f} at most")
     console.print(_table(found))
     return 0
 
 
 async def _scene(
-    scene: PeerScene, scale: float, connections: int, program: Path | None, peers: bool, console: Console
+    scene: PeerScene,
+    load: SceneLoad,
+    scale: float,
+    connections: int,
+    program: Path | None,
+    peers: bool,
+    console: Console,
 ) -> list[PeerRun]:
     nodes = max(1, round(scene.nodes * scale))
     found = []
@@ -121,7 +134,6 @@ async def _scene(
         await server.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in spaces)
         await server.create(peer_scenes.scene_nodes(nodes))
         await server.create(peer_scenes.hyper_nodes(nodes))
-        load = scene.load(scale)
         await server.create(load.devices)
         raw = 0.0
         if load.mark == "bound" and load.reached > 8:
@@ -138,7 +150,7 @@ async def _scene(
             console.print(f"[dim]{scene.name}: {name}[/dim]")
             with tempfile.TemporaryDirectory(prefix="capcard-bench-") as folder:
                 found.append(await _run(server, scene, own, name, raw, connections, program, Path(folder)))
-            if name == _OURS:  # PodGroups of Kubernetes have finalizers, so its scheduler comes last
+            if name != runs[-1][0]:  # PodGroups of Kubernetes have finalizers, so its scheduler comes last
                 await server.delete_all(_PODS)
                 await delete_claims(server, objects.NAMESPACE)
     return found
@@ -179,7 +191,7 @@ async def _run(
             seen = await watcher.answer(Seen, _LIMIT)
             used, server_used, peak = cpu_seconds(pid) - cpu, server.cpu_seconds() - server_cpu, peak_mib(pid)
     first, last = min(seen.bound.values()), max(seen.bound.values())
-    waits = sorted(at - seen.created[name] for name, at in seen.bound.items() if name in seen.created) or [0.0]
+    waits = sorted(at - seen.created.get(name, began) for name, at in seen.bound.items())
     p50, p90, p99 = (waits[len(waits) * percent // 100] for percent in (50, 90, 99))
     return PeerRun(
         scene.name,

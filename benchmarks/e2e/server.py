@@ -9,6 +9,8 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -46,6 +48,10 @@ _SAMPLE_SECONDS = 0.25
 _REQUESTS = re.compile(
     r'^apiserver_request_total\{.*resource="([^"]*)".*subresource="([^"]*)",verb="(\w+)".*\} (\S+)$', re.MULTILINE
 )
+
+
+class TimedOutError(RuntimeError):
+    """The server ended a request; what it did until then stays done."""
 
 
 class _Meta(msgspec.Struct, frozen=True, rename="camel"):
@@ -97,7 +103,8 @@ class Server:
         async with self._session.request(method, path, data=content, params=params, headers=headers) as answer:
             text = await answer.read()
             if answer.status >= 300:
-                raise RuntimeError(f"{method} {path}: {answer.status} {text[:500].decode(errors='replace')}")
+                error = TimedOutError if answer.status == HTTPStatus.GATEWAY_TIMEOUT else RuntimeError
+                raise error(f"{method} {path}: {answer.status} {text[:500].decode(errors='replace')}")
             return text
 
     async def merge(self, path: str, patch: Document) -> None:
@@ -146,7 +153,8 @@ class Server:
     async def delete_all(self, path: str) -> None:
         """Delete a collection at once."""
         while await self.count(path):
-            await self.request("DELETE", path, {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
+            with suppress(TimedOutError):  # the server ends a request after a minute, and has deleted a part by then
+                await self.request("DELETE", path, {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
 
     # --- what is computed -------------------------------------------------------------------------------------------
 

@@ -175,6 +175,10 @@ class PlacementEngine:
         """The part of all scores that placements cannot change: float64 [nodes]; None without such a part."""
         return self._static_results(signature)[1]
 
+    def equal_nodes(self, signature: PodSignature) -> Rows:
+        """A number for each node; nodes of one number have equal amounts and static results: int64 [nodes], >= 0."""
+        return self.nodes.classes_for(*self._static_results(signature)).numbers
+
     def open_to_evictions(self, signature: PodSignature) -> Mask:
         """Rows of all nodes that pass the static filters, possibly after evictions: bool [nodes]. Not cached."""
         return self._cache.open_to_evictions(signature)

@@ -158,6 +158,14 @@ class NodeClasses:
         self.log: Numbers = np.zeros(slots, dtype=np.int64)
         self.logged = 0
 
+    @property
+    def numbers(self) -> Numbers:
+        """The class of each row plus 1, 0 for rows outside: int64 [nodes]."""
+        if self._is_member is None:
+            return self.ids + 1
+        found: Numbers = np.where(self._is_member, self.ids + 1, 0)
+        return found
+
     # --- static groups ------------------------------------------------------------------------------------------------
 
     def separates(self, feasible: Mask, static: Scores | None) -> bool:

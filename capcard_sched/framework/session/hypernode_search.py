@@ -196,18 +196,19 @@ class HyperNodeSearch:
         """By HyperNode, a fingerprint of its nodes for visits that depend on amounts and static results."""
         session, tree = self._session, self._tree
         engine, table = self._engine(numbers[0], by_tree=False), session.nodes
-        parts = [table.allocatable, table.charged, table.releasing, table.pipelined]
-        for task in {task.cls: task for task in self._tasks}.values():
-            signature = engine.signature(self._queue, task)
-            parts.append(session.engine.feasible(signature)[:, None].astype(np.int64))
-            scores = session.engine.static_scores(signature)
-            if scores is not None:
-                parts.append(scores.astype(np.float64)[:, None].view(np.int64))
-        amounts = np.hstack(parts)
-        data, step = amounts.tobytes(), amounts.shape[1] * amounts.itemsize
-        known: dict[bytes, int] = {}
-        kinds = np.array([known.setdefault(data[at : at + step], len(known)) for at in range(0, len(data), step)])
-        return {number: np.sort(kinds[tree.rows_of(number)]).tobytes() for number in numbers}
+        first, *others = {task.cls: task for task in self._tasks}.values()
+        kinds = session.engine.equal_nodes(engine.signature(self._queue, first))
+        for task in others:
+            of_nodes = session.engine.equal_nodes(engine.signature(self._queue, task))
+            # numbered anew: the numbers stay small, however many classes the pods have
+            kinds = np.unique(kinds * (int(of_nodes.max()) + 1) + of_nodes, return_inverse=True)[1]
+        # Node classes know what pods charge, not what is about to end or to start: few nodes have either.
+        moving = np.flatnonzero((table.releasing != 0).any(axis=1) | (table.pipelined != 0).any(axis=1))
+        seen: dict[bytes, int] = {}
+        for row in moving.tolist():
+            content = kinds[row].tobytes() + table.releasing[row].tobytes() + table.pipelined[row].tobytes()
+            kinds[row] = seen.setdefault(content, -1 - len(seen))
+        return {number: np.sort(kinds.take(tree.rows_of(number))).tobytes() for number in numbers}
 
     def _grade(self) -> int:
         """The grade of the current statement for the job."""
@@ -261,7 +262,8 @@ class HyperNodeSearch:
             scores = hyper_node_scores(self._session, self._job, self._tree, numbers)
             if scores is None:
                 scores = self._fullness(numbers)
-            fullest = [number for number, score in zip(numbers, scores.tolist(), strict=True) if score == scores.max()]
+            highest = scores.max()
+            fullest = [number for number, score in zip(numbers, scores.tolist(), strict=True) if score == highest]
             best = self._best_by_nodes(fullest)
         wanted = self._offers[self._twins.get(best, best)].grade
         if self._session.engine.tree_followers:
@@ -277,9 +279,12 @@ class HyperNodeSearch:
         """The utilization of each HyperNode with all pending pods of the job: float64 [k]."""
         table, tree = self._session.nodes, self._tree
         request = np.sum([task.cls.request for task in self._tasks], axis=0)
-        free = table.allocatable - table.used
-        sums = [(free[rows].sum(axis=0), table.allocatable[rows].sum(axis=0)) for rows in map(tree.rows_of, numbers)]
-        return np.array([fullness(idle, total, request) for idle, total in sums])
+        rows = [tree.rows_of(number) for number in numbers]  # of HyperNodes with nodes: the job fits there
+        starts = np.cumsum([0, *map(len, rows[:-1])])
+        inside = np.concatenate(rows)
+        totals = np.add.reduceat(table.allocatable.take(inside, axis=0), starts, axis=0)
+        free = totals - np.add.reduceat(table.used.take(inside, axis=0), starts, axis=0)
+        return np.array([fullness(idle, total, request) for idle, total in zip(free, totals, strict=True)])
 
     def _best_by_nodes(self, numbers: list[int]) -> int:
         """Of HyperNodes that are equally full, the one whose nodes score highest for the pods; the first of them."""
