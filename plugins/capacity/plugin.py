@@ -361,14 +361,13 @@ class Capacity(QuotaPlugin):
 
     def _unbounded(self, queue: Queue, cls: TaskClass, hook: str) -> Refusal | None:
         """The refusal of pods with a claim for all devices of a class that is limited: their number is not known."""
-        for one in self._tree.branches[queue.name].path:
-            for charge in self._amounts.of_class(cls):
-                for column, request in charge.unbounded:
-                    if one.real_capability[column] < UNLIMITED:
-                        name = self._session.resources.names[column]
-                        row = DEVICE_QUOTA_UNBOUNDED
-                        text = row.render(request=request, queue=one.name, resource=name)
-                        return Refusal(hook, self.name, row.code, text, queue=one.name, type=row.type)
+        unbounded = [each for charge in self._amounts.of_class(cls) for each in charge.unbounded]
+        for one in self._tree.branches[queue.name].path if unbounded else ():
+            for column, request in unbounded:
+                if one.real_capability[column] < UNLIMITED:
+                    name, row = self._session.resources.names[column], DEVICE_QUOTA_UNBOUNDED
+                    text = row.render(request=request, queue=one.name, resource=name)
+                    return Refusal(hook, self.name, row.code, text, queue=one.name, type=row.type)
         return None
 
     def _first_needs(self, cls: TaskClass, branch: Branch) -> Needs:
@@ -382,7 +381,9 @@ class Capacity(QuotaPlugin):
             return need
         names, branch = self._session.resources.names, self._tree.branches[job.queue]
         missing = self._amounts.missing(job, gated=True, held=branch.claims)
-        return {**need, **{names[column]: amount for column, amount in missing.items()}} if missing else need
+        claimed = {names[column] for column in self._amounts.all_columns}
+        plain = {name: amount for name, amount in need.items() if name not in claimed}
+        return plain | {names[column]: amount for column, amount in missing.items()}
 
     def _minimum(self, job: Job) -> Amounts:
         names, claimed = self._session.resources.names, Counter[int]()
@@ -404,9 +405,10 @@ class Capacity(QuotaPlugin):
         if not self._amounts.columns or job.node_limit is not None:
             return reserved
         missing = self._amounts.missing(job, gated=False, held=None)
-        if not missing:
-            return reserved
+        if not missing and reserved is None:
+            return None
         found = self._session.resources.zeros() if reserved is None else reserved.copy()
+        found[self._amounts.all_columns] = 0
         for column, amount in missing.items():
             found[column] = amount
         return found
