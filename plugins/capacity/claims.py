@@ -1,6 +1,6 @@
 """Devices of ResourceClaims in the sums of queues: what a claim is charged, and which claims the pods of a queue hold.
 
-A claim is charged what its requests ask for of a DeviceClass: a number of devices, and that number times each requested
+A claim is charged what its requests name of a DeviceClass: a number of devices, and that number times each requested
 capacity. It counts once in a queue and once in each queue above, however many pods use it.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from math import ceil
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from capcard_sched.devices.claims import AllocationError, Claim
 from capcard_sched.devices.totals import device_pools, fitting_devices
@@ -20,6 +20,7 @@ from capcard_sched.model.device_quota import device_quota_key
 from capcard_sched.model.quantity import MAX_POD_AMOUNT, QuantityError, parse_quantity
 from capcard_sched.model.status import ALLOCATED_STATUSES, BOUND_STATUSES, TaskStatus
 from capcard_sched.model.unsupported import device_class_of
+from capcard_sched.plugins.capacity.charges import ALLOCATED, NOMINATED, RELEASING, ClaimCharge
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -31,49 +32,6 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job, Node, Task
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity.tree import Branch
-
-#: Kinds of the pods that hold a claim: positions in `HeldClaim.pods`.
-ALLOCATED, NOMINATED, RELEASING = range(3)
-
-
-class ClaimCharge(NamedTuple):
-    """What one claim of a pod is charged."""
-
-    #: `namespace/name`; "" while it is not generated.
-    key: str
-    #: Column and amount > 0.
-    amounts: tuple[tuple[int, int], ...] = ()
-    #: Whether it is the claim of one pod.
-    is_own: bool = True
-    #: The columns of a class whose devices a request takes all, and the name of that request.
-    unbounded: tuple[tuple[int, str], ...] = ()
-
-
-class HeldClaim:
-    """A claim in the sums of one queue."""
-
-    __slots__ = ("amounts", "is_own", "pods")
-
-    def __init__(self, charge: ClaimCharge) -> None:
-        self.amounts, self.is_own = charge.amounts, charge.is_own
-        #: Number of the pods with allocated status, nominated ones, and those that are being released.
-        self.pods = [0, 0, 0]
-
-    @property
-    def parts(self) -> tuple[int, int, int]:
-        """How often it counts in `Branch.allocated`, `held` and `releasing`: 0 or 1 each."""
-        allocated, nominated, releasing = self.pods
-        held = bool(allocated or nominated)
-        return int(bool(allocated)), int(held), int(bool(releasing) and not held)
-
-
-class _Amounts(Counter[int]):
-    """Amounts by column, of one request or claim."""
-
-    def widen(self, other: Mapping[int, int]) -> None:
-        """The larger amount of each column."""
-        for column, amount in other.items():
-            self[column] = max(self[column], amount)
 
 
 class ClaimAmounts:
@@ -167,9 +125,9 @@ class ClaimAmounts:
         One for all devices is charged the devices it has.
         """
         results = Counter(one.request for one in (allocation.devices.results or ())) if allocation is not None else None
-        total, unbounded = _Amounts(), dict[int, str]()
+        total, unbounded = Counter[int](), dict[int, str]()
         for request in claim.spec.requests or ():
-            widest = _Amounts()
+            widest = Counter[int]()
             for each, name in _alternatives(request):
                 columns = self.columns.get(each.device_class_name)
                 if columns is None or (results is not None and request.exactly is None and name not in results):
@@ -178,7 +136,7 @@ class ClaimAmounts:
                     unbounded |= dict.fromkeys(columns.values(), name)
                     continue
                 count = max(each.count, 1) if results is None or each.allocation_mode != ALL else results[name]
-                widest.widen(_of_request(each, count, columns))
+                widest |= Counter(_of_request(each, count, columns))  # the larger ones
             total.update(widest)
         amounts = tuple([(column, min(amount, MAX_POD_AMOUNT)) for column, amount in sorted(total.items()) if amount])
         return charge._replace(amounts=amounts, unbounded=tuple(sorted(unbounded.items())))

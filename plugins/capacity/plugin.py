@@ -17,14 +17,8 @@ from capcard_sched.model.queue import Queue, subtree
 from capcard_sched.model.reasons import DEVICE_QUOTA_UNBOUNDED, QUEUE_NOT_LEAF
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import TaskStatus
-from capcard_sched.plugins.capacity.claims import (
-    ALLOCATED,
-    NOMINATED,
-    RELEASING,
-    ClaimAmounts,
-    ClaimBook,
-    LeavingClaims,
-)
+from capcard_sched.plugins.capacity.charges import ALLOCATED, NOMINATED, RELEASING
+from capcard_sched.plugins.capacity.claims import ClaimAmounts, ClaimBook, LeavingClaims
 from capcard_sched.plugins.capacity.tree import Tree, depth_in_common
 from capcard_sched.validation.hint_checks import DEVICE_CAPACITIES, DEVICE_COUNTS
 

@@ -24,7 +24,7 @@ from capcard_sched.model.reasons import (
     QUEUE_PARENT_INVALID,
     QUEUE_SHARES_EXCEEDED,
 )
-from capcard_sched.plugins.capacity.claims import HeldClaim
+from capcard_sched.plugins.capacity.charges import HeldClaim
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.reasons import Reason
     from capcard_sched.model.resources import Amounts, ResourceColumns, Vector
-    from capcard_sched.plugins.capacity.claims import ClaimCharge
+    from capcard_sched.plugins.capacity.charges import ClaimCharge
 
 
 class Branch:
