@@ -20,6 +20,7 @@ from capcard_sched.framework.quota.queue_sums import (
     reservation,
     unplaced_minimum,
 )
+from capcard_sched.model.device_quota import is_capacity_quota
 from capcard_sched.model.reasons import (
     QUEUE_NOT_OPEN,
     QUEUE_NOT_OPEN_ALLOCATE,
@@ -235,7 +236,7 @@ class QuotaPlugin(AdmissionPlugin):
         return needs
 
     def _series(self, queue: str, kinds: Mapping[str, Vector]) -> Iterator[Sample]:
-        """The series of quantities by kind, without unlimited amounts. A removed scalar reads 0."""
+        """The series of quantities by kind, without unlimited amounts; scalars in thousandths, 0 for a removed one."""
         labels = {"queue_name": queue}
         for kind, vector in kinds.items():
             for column, resource in enumerate(self._session.resources.names):
@@ -247,4 +248,5 @@ class QuotaPlugin(AdmissionPlugin):
                 elif column == MEMORY_COLUMN:
                     yield Sample(f"queue_{kind}_memory_bytes", labels, amount)
                 else:
-                    yield Sample(f"queue_{kind}_scalar_resources", {**labels, "resource": resource}, amount)
+                    value = amount * 1000 if is_capacity_quota(resource) else amount
+                    yield Sample(f"queue_{kind}_scalar_resources", {**labels, "resource": resource}, value)
