@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.node_view import Rows
     from capcard_sched.framework.api.plugin import Placement
-    from capcard_sched.framework.quota.limits import Needs
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Task
     from capcard_sched.model.queue import Queue
@@ -257,7 +256,7 @@ class Proportion(QuotaPlugin):
     def _capabilities(self, queue: Queue) -> list[tuple[str, Vector]]:
         return [(queue.name, self._attributes[queue.name].capability)]
 
-    def _pod_bounds(self, queue: Queue, needs: Needs, hook: str) -> Iterator[QuotaBound]:
+    def _pod_bounds(self, queue: Queue, cls: TaskClass, hook: str) -> Iterator[QuotaBound]:
         """The limits, or for reclaim the deserved amounts. A half gang is completed up to the capability.
 
         Releasing pods count until they are gone, but not for nominations.
@@ -270,7 +269,7 @@ class Proportion(QuotaPlugin):
             limits = attributes.capability
         if not self._session.assumptions.nominating:
             held = held + self._session.resources.fit(queue.releasing)
-        for name, column, amount in needs:
+        for name, column, amount in self._needs_of(cls):
             used, limit = held.item(column), limits.item(column)
             yield QuotaBound((limit - used) // amount, name, amount, queue.name, used, limit)
 

@@ -9,6 +9,7 @@ from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, AdmissionR
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import CARD, CardSyntaxError, is_card_quota, no_card_quota, parse_card_quota
+from capcard_sched.model.device_quota import DEVICE_QUOTA_FORM, counts_devices, device_quota_problem
 from capcard_sched.model.namespace_queues import circle
 from capcard_sched.model.quantity import QuantityError, base_amount
 from capcard_sched.model.quoting import plural
@@ -164,6 +165,10 @@ def _check_amounts(spec: Json) -> Iterator[Finding]:
                 yield Finding("error", place, f"{shown(quantity)} is not a quantity", "a quantity such as 500m or 16Gi")
             elif amount < 0:
                 yield Finding("error", place, f"{shown(quantity)} is negative", "a quantity of at least 0")
+            elif problem := device_quota_problem(resource):
+                yield Finding("error", place, f"the key {problem}", DEVICE_QUOTA_FORM)
+            elif counts_devices(resource) and amount % CARD:
+                yield Finding("error", place, f"{shown(quantity)} is no number of devices", "a whole number")
             else:
                 amounts[resource] = amount
         sides[name] = field, amounts

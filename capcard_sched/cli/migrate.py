@@ -50,7 +50,7 @@ _RULES: Final[tuple[tuple[str, Verdict, str], ...]] = (
         _DISCOVERY_RULING,
     ),
     (r"by the discovery|of the discovery|network topology types", "differs", _DISCOVERY_RULING),
-    (r"devices of ResourceClaims", "differs", "unsupported-features"),
+    (r"admits no devices of the class", "differs", "device-quotas"),
     (r"which this scheduler does not remove", "differs", "queue-allocation-gate"),
     (r"never bound|its pods wait", "differs", "unsupported-features"),
     (r"job plugin|argument .*--", "differs", "job-plugin-arguments"),

@@ -245,6 +245,8 @@ class Checker:
             any(one.is_tree for one in found),
             unnamed_cards=unnamed.pop() if len(unnamed) == 1 else "",
             unlimited_cards=all(one.unlimited_cards for one in found),
+            device_counts=any(one.device_counts for one in found),
+            device_capacities=any(one.device_capacities for one in found),
             card_labels=labels.pop() if len(labels) == 1 else DEFAULT_CARD_LABELS,
         )
 

@@ -14,6 +14,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from capcard_sched.model.device_quota import is_capacity_quota
 from capcard_sched.model.quoting import quoted
 from capcard_sched.model.resources import CPU, MEMORY, PODS
 from capcard_sched.model.text_cache import SHORT
@@ -196,7 +197,7 @@ def is_quota_in_bytes(name: str) -> bool:
 def _base(resource: str, text: str) -> int | None:
     if resource == CPU:
         return milli(text)
-    if resource == PODS or is_in_bytes(resource):
+    if resource == PODS or is_in_bytes(resource) or is_capacity_quota(resource):
         return units(text)
     return milli(text) if is_scalar(resource) else None
 
@@ -208,8 +209,9 @@ _base_cached = lru_cache(maxsize=16384)(_base)
 def base_amount(resource: str, raw: RawQuantity) -> int | None:
     """An amount in the base unit of its resource (`model.resources`), or None when the resource is not scheduled.
 
-    cpu in thousandths, memory, ephemeral-storage and huge pages in bytes, pods in units, every other scalar in
-    thousandths. Raises QuantityError; the quantity of a resource that is not scheduled is not parsed.
+    cpu in thousandths, memory, ephemeral-storage and huge pages in bytes, pods and capacities of a DeviceClass in
+    units, every other scalar in thousandths. Raises QuantityError; the quantity of a resource that is not scheduled is
+    not parsed.
     """
     if type(raw) is str:
         text = raw
@@ -266,12 +268,13 @@ def format_binary(amount: int) -> str:
 
 def in_units(resource: str, amount: int) -> float:
     """A base-unit amount as a plain number: cores, cards and devices, pods, bytes."""
-    return float(amount) if is_quota_in_bytes(resource) or resource == PODS else amount / 1000
+    is_plain = is_quota_in_bytes(resource) or resource == PODS or is_capacity_quota(resource)
+    return float(amount) if is_plain else amount / 1000
 
 
 def format_amount(resource: str, amount: int) -> str:
     """A base-unit amount as Kubernetes prints that resource; parsing it again gives the same amount."""
-    if is_in_bytes(resource):
+    if is_in_bytes(resource) or is_capacity_quota(resource):
         return format_binary(amount)
     if resource == PODS:
         return format_units(amount)

@@ -93,6 +93,11 @@ QUEUE_NOT_OPEN_RECLAIM = Reason(
 # --- quota and admission plugins (event reason is always `Unschedulable`) -------------------------------------------
 CLUSTER_OVERUSED = Reason("Unschedulable", "resource in cluster is overused{dimensions}", "Normal")
 QUEUE_QUOTA_INSUFFICIENT = Reason("Unschedulable", "queue resource quota insufficient{dimensions}", "Normal")
+DEVICE_QUOTA_UNBOUNDED = Reason(
+    "Unschedulable",
+    "request {request} takes all devices, and queue {queue} limits {resource}: only a count is supported there",
+    "Normal",
+)
 QUEUE_OVERCOMMIT_EXCEEDED = Reason(
     "Unschedulable", "overcommit factor of queue {queue} is exhausted{dimensions}", "Normal"
 )

@@ -1,8 +1,8 @@
 """Resource names, their base units and their columns.
 
-Base units: milli-CPU for `cpu`, bytes for `memory`, `ephemeral-storage` and huge pages, plain units for `pods`, and
-thousandths of a unit for everything else (one `nvidia.com/gpu` is 1000). Amounts are exact integers
-everywhere.
+Base units: milli-CPU for `cpu`, bytes for `memory`, `ephemeral-storage` and huge pages, plain units for `pods` and for
+capacities of DeviceClasses (`model.device_quota`), and thousandths of a unit for everything else (one `nvidia.com/gpu`
+is 1000). Amounts are exact integers everywhere.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

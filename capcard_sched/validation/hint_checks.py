@@ -18,6 +18,7 @@ from capcard_sched.model.annotations import (
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import no_card_quota
 from capcard_sched.model.cooldown import COOLDOWN_FORM, cooldown_of
+from capcard_sched.model.device_quota import DEVICE_QUOTA_FORM, device_quota_key, device_quota_problem
 from capcard_sched.model.namespace_queues import circle
 from capcard_sched.model.queue import ROOT
 from capcard_sched.model.quoting import escaped
@@ -107,8 +108,9 @@ _RESOURCE_PLUGINS: Final[Mapping[str, frozenset[str]]] = {
     "deserved": frozenset({"capacity"}),
     "guarantee": frozenset({"capacity", "proportion"}),
 }
-#: Begins quotas of devices that pods get through ResourceClaims, also after a dimension: `cores.deviceclass`.
-_DEVICE_CLASS: Final = "deviceclass"
+#: Arguments of `capacity` that let the keys of DeviceClasses limit devices, and capacities of devices.
+DEVICE_COUNTS: Final = "capacity.DynamicResourceAllocationEnable"
+DEVICE_CAPACITIES: Final = "capacity.DRAConsumableCapacityEnable"
 #: Field of a Queue's spec to its path.
 _PATHS: Final = {"capability": "spec.capability", "deserved": "spec.deserved", "guarantee": "spec.guarantee.resource"}
 _TREE: Final = "the plugin capacity with enableHierarchy: true"
@@ -124,6 +126,9 @@ class QuotaPlugins(NamedTuple):
     unnamed_cards: UnnamedCards = "off"
     #: Whether queues without a card quota have no limit of cards (`queuesWithoutCardQuota: unlimited`).
     unlimited_cards: bool = False
+    #: Whether `capacity` limits the devices of DeviceClasses, and capacities of them.
+    device_counts: bool = False
+    device_capacities: bool = False
     #: The labels that name the models of devices.
     card_labels: CardLabels = DEFAULT_CARD_LABELS
 
@@ -148,9 +153,9 @@ def unenforced_limits(
         for resource in sorted(limits.get(field) or ()):
             share = resource in (shares or VGPU_RESOURCES)
             in_tree = share and field == "capability" and _CARD_PLUGIN in names
-            if "/" in resource and resource.partition("/")[0].rpartition(".")[2] == _DEVICE_CLASS:
-                message = "not enforced: no plugin charges devices of ResourceClaims"
-                found.append(Finding("warning", f'{path}["{resource}"]', message, "a ResourceQuota of Kubernetes"))
+            problem = _device_quota_gap(resource, field, plugins)
+            if problem is not None:
+                found.append(Finding("warning", f'{path}["{resource}"]', *problem))
                 continue
             if not (in_tree or _is_limited(field, resource, names)):
                 message = f"not enforced: no plugin of the scheduler-conf limits {resource} by {field}"
@@ -165,6 +170,22 @@ def unenforced_limits(
         message = "not enforced: the scheduler-conf has no plugin overcommit"
         found.append(Finding("warning", annotation_field(OVERCOMMIT_FACTOR), message, "the plugin overcommit"))
     return found
+
+
+def _device_quota_gap(resource: str, field: str, plugins: QuotaPlugins) -> tuple[str, str] | None:
+    """Why a key of a DeviceClass has no effect, and the accepted form; None for one that has, and for other keys."""
+    problem, key = device_quota_problem(resource), device_quota_key(resource)
+    if problem:
+        return f"not enforced: the key {problem}", DEVICE_QUOTA_FORM
+    if key is None:
+        return None
+    if "capacity" not in plugins.names:
+        return f"not enforced: no plugin of the scheduler-conf limits {resource} by {field}", "the plugin capacity"
+    if not plugins.device_counts:
+        return f"not enforced: {DEVICE_COUNTS} of the plugin capacity is false", f"{DEVICE_COUNTS}: true"
+    if key.dimension and not plugins.device_capacities:
+        return f"not enforced: {DEVICE_CAPACITIES} of the plugin capacity is false", f"{DEVICE_CAPACITIES}: true"
+    return None
 
 
 def _no_card_quota(

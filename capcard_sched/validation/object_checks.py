@@ -20,6 +20,7 @@ from capcard_sched.model.cards import (
     parse_card_name,
     parse_card_request,
 )
+from capcard_sched.model.device_quota import device_quota_key
 from capcard_sched.model.kinds import is_native, kind_of
 from capcard_sched.model.kube_groups import KUBE_GROUP
 from capcard_sched.model.namespace_queues import NAMESPACE_QUEUE, PARENT_FORM, queue_id
@@ -59,6 +60,7 @@ from capcard_sched.validation.inventory import (
     allocatable,
     as_map,
     as_maps,
+    base_amount_of,
     check_queue,
     namespace_of,
     object_name,
@@ -254,6 +256,7 @@ def _queue_limits(
         "deserved": as_map(value_at(obj, "spec", "deserved")),
         "guarantee": as_map(value_at(obj, "spec", "guarantee", "resource")),
     }
+    findings += _no_devices(limits["capability"])
     is_parent = inventory.is_parent(name)
     findings += unenforced_limits(name, limits, annotations, plugins, is_parent=is_parent, shares=shares)
     namespaces = annotations.get(keys.QUEUE_NAMESPACES)
@@ -261,6 +264,14 @@ def _queue_limits(
         message = f"{namespace_rule(namespaces).problem}; the queue accepts no namespace"
         findings.append(Finding("error", annotation_field(keys.QUEUE_NAMESPACES), message, NAMESPACES_FORM))
     return findings
+
+
+def _no_devices(capability: Json) -> Iterator[Finding]:
+    """Warnings about limits of 0 devices of a DeviceClass."""
+    for resource in sorted(capability):
+        if device_quota_key(resource) is not None and base_amount_of(resource, capability[resource]) == 0:
+            message = "admits no devices of the class; in Volcano 0 is no limit"
+            yield Finding("warning", f'spec.capability["{resource}"]', message, "an amount above 0, or no key")
 
 
 def _below_ancestors(queue: str, inventory: Inventory) -> Iterator[Finding]:

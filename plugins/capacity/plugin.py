@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import numpy as np
 
-from capcard_sched.framework.api.plugin import VETO, Sample, VictimDecision
-from capcard_sched.framework.quota.limits import QuotaBound
+from capcard_sched.framework.api.plugin import VETO, Grant, Sample, VictimDecision
+from capcard_sched.framework.quota.limits import UNLIMITED, QuotaBound
+from capcard_sched.framework.quota.queue_sums import is_admitted
 from capcard_sched.framework.quota.quota_plugin import QuotaPlugin
 from capcard_sched.framework.toolkit.gang_slack import split_slack
-from capcard_sched.model.reasons import QUEUE_NOT_LEAF
+from capcard_sched.model.queue import Queue, subtree
+from capcard_sched.model.reasons import DEVICE_QUOTA_UNBOUNDED, QUEUE_NOT_LEAF
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import TaskStatus
+from capcard_sched.plugins.capacity.charges import ALLOCATED, NOMINATED, RELEASING
+from capcard_sched.plugins.capacity.claims import ClaimAmounts, ClaimBook, LeavingClaims
 from capcard_sched.plugins.capacity.tree import Tree, depth_in_common
+from capcard_sched.validation.hint_checks import DEVICE_CAPACITIES, DEVICE_COUNTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from capcard_sched.framework.api.arguments import ArgumentReader
+    from capcard_sched.framework.api.node_view import Rows
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.quota.limits import Needs
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Task
-    from capcard_sched.model.queue import Queue
-    from capcard_sched.model.resources import Vector
+    from capcard_sched.model.job import Job, Node, Task
+    from capcard_sched.model.resources import Amounts, ResourceColumns, Vector
     from capcard_sched.model.task_class import TaskClass
+    from capcard_sched.plugins.capacity.claims import ClaimNeeds
     from capcard_sched.plugins.capacity.tree import Branch
 
 
@@ -43,6 +50,22 @@ def allocation_bounds(leaf: Branch, needs: Needs, *, nominating: bool, growing: 
             yield QuotaBound((limit - held) // amount, name, amount, branch.name, held, limit)
         if leaf.guarded and not growing:  # a ceiling leaves out the guarantees of other queues
             yield from _guarantee_bounds(leaf, name, column, amount, nominating)
+
+
+def claim_bounds(
+    leaf: Branch, claims: ClaimNeeds, names: Sequence[str], *, nominating: bool, growing: bool
+) -> Iterator[QuotaBound]:
+    """The same bounds for the claims of pods: in each branch those count that it does not hold yet."""
+    for one in leaf.path:
+        most = one.ceiling if growing else one.real_capability
+        for column, amount in claims.at(one, nominating=nominating).items():
+            held, limit = _held(one, column, nominating), most.item(column)
+            fitting = claims.pods_within(column, limit - held, amount)
+            yield QuotaBound(fitting, names[column], amount, one.name, held, limit)
+    if leaf.guarded and not growing:
+        for column, amount in claims.at(leaf, nominating=nominating).items():
+            for bound in _guarantee_bounds(leaf, names[column], column, amount, nominating):
+                yield bound._replace(fitting=claims.pods_within(column, bound.fitting * amount, amount))
 
 
 def _held(branch: Branch, column: int, nominating: bool) -> int:
@@ -102,15 +125,16 @@ class ReclaimPolicy:
         )
 
     def protections(
-        self, candidates: Iterable[tuple[Task, Branch]], needs_of: Callable[[TaskClass], Needs]
+        self, candidates: Iterable[tuple[Task, Branch]], needs_of: Callable[[TaskClass], Needs], claims: LeavingClaims
     ) -> dict[str, str]:
         """Causes of protection by uid; candidates without one are victims.
 
-        Candidates are examined in the order given, each without the victims before it.
+        Candidates are examined in the order given, each without the victims before it. `needs_of`: without claims.
         """
         protected: dict[str, str] = {}
         for task, branch in candidates:
-            needs = needs_of(task.cls)
+            plain = needs_of(task.cls)
+            needs = [*plain, *claims.given_back(task, branch)]
             own = [one for one in branch.path if one not in self._above]
             cause = self._protection(branch, own, needs)
             if not cause and self._could_reclaim_back(branch, needs):
@@ -118,7 +142,8 @@ class ReclaimPolicy:
             if cause:
                 protected[task.uid] = cause
                 continue
-            self._victims.setdefault(branch, {})[task.cls] = needs
+            self._victims.setdefault(branch, {})[task.cls] = [*plain, *claims.taken_again(task, branch)]
+            claims.leave(task, branch)
             for one in own:
                 for _, column, amount in needs:
                     self._freed[one, column] = self._freed.get((one, column), 0) + amount
@@ -173,20 +198,16 @@ class ReclaimPolicy:
         return branch.allocated.item(column) - self._freed.get((branch, column), 0)
 
 
-_CLAIM_QUOTA: Final = "a quota for devices of ResourceClaims"
-_DYNAMIC_RESOURCES: Final = "capacity.DynamicResourceAllocationEnable"
-_CONSUMABLE_CAPACITY: Final = "capacity.DRAConsumableCapacityEnable"
-
-
 class CapacityArguments(msgspec.Struct, frozen=True):
     """Arguments of the plugin."""
 
     #: Number of ancestors of a victim's queue that must exceed their deserved amounts too.
     ancestor_reclaim_level: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(name="ancestorReclaimLevel", default=0)
-    #: Accepted for compatibility, ignored with a warning: queues limit no devices of ResourceClaims.
-    dynamic_resource_allocation: bool = msgspec.field(name=_DYNAMIC_RESOURCES, default=False)
-    #: Accepted for compatibility, ignored with a warning.
-    dra_consumable_capacity: bool = msgspec.field(name=_CONSUMABLE_CAPACITY, default=False)
+    #: Whether the keys `deviceclass/CLASS` limit the devices that pods get by ResourceClaims. The defaults of both are
+    #: those of the feature gates of Kubernetes 1.35, which Volcano 1.15 takes them from.
+    dynamic_resource_allocation: bool = msgspec.field(name=DEVICE_COUNTS, default=True)
+    #: Whether the keys `CAPACITY.deviceclass/CLASS` limit the capacities that these claims request, too.
+    dra_consumable_capacity: bool = msgspec.field(name=DEVICE_CAPACITIES, default=False)
 
 
 class Capacity(QuotaPlugin):
@@ -201,16 +222,18 @@ class Capacity(QuotaPlugin):
 
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> msgspec.Struct:
-        """The arguments; those of dynamic resource allocation produce warnings."""
+        """The arguments; capacities without devices produce a warning."""
         arguments = problems.decode(CapacityArguments, raw)
-        if arguments.dynamic_resource_allocation:
-            problems.unsupported(_DYNAMIC_RESOURCES, _CLAIM_QUOTA)
-        if arguments.dra_consumable_capacity:
-            problems.unsupported(_CONSUMABLE_CAPACITY, _CLAIM_QUOTA)
+        if arguments.dra_consumable_capacity and not arguments.dynamic_resource_allocation:
+            problems.warning(DEVICE_CAPACITIES, f"has no effect with {DEVICE_COUNTS}: false")
         return arguments
 
     def setup(self) -> None:
         super().setup()
+        self._amounts = ClaimAmounts(
+            counts=self.arguments.dynamic_resource_allocation, capacities=self.arguments.dra_consumable_capacity
+        )
+        self._book = ClaimBook(self._amounts)
         self._tree: Tree
         #: Inputs of the tree, by queue.
         self._shape: dict[str, tuple[object, ...]] = {}
@@ -219,9 +242,14 @@ class Capacity(QuotaPlugin):
         self._names = 0
 
     def open(self, session: Session) -> None:
+        self._amounts.open(session)
+        claiming = self._claiming_jobs(session)
+        for key in claiming:
+            if key in session.jobs:
+                self._inqueue.touch(session.jobs[key])
         super().open(session)
         resources, changed, queues = session.resources, session.changed, session.queues
-        total = resources.fit(session.snapshot.total)
+        total, shares = self._cluster_total(session)
         if (
             changed.everything
             or len(resources) != self._names
@@ -231,7 +259,9 @@ class Capacity(QuotaPlugin):
         ):
             self._names, self._total = len(resources), total.copy()
             self._shape = {name: _shape(queue) for name, queue in queues.items()}
-            self._tree = Tree(queues, self._total, resources, session.snapshot.share_columns, hierarchy=self.hierarchy)
+            self._tree = Tree(queues, self._total, resources, shares, hierarchy=self.hierarchy)
+            self._book.clear()
+            claiming = {*session.jobs}
             for sums in (self._requested, self._inqueue, self._elastic):
                 sums.connect(self._tree.ancestors)
             moved = set(queues)
@@ -245,8 +275,47 @@ class Capacity(QuotaPlugin):
             released = resources.fit(queues[name].releasing) - branch.own_releasing
             if released.any():
                 branch.release(released)
+        for key in sorted(claiming | changed.jobs) if self._amounts.columns else ():
+            job = session.jobs.get(key)
+            self._book.recount(key, job, None if job is None else self._tree.branches.get(job.queue))
         for problem in self._tree.problems:
             session.results.notice(queues[problem.queue], problem.reason, problem.message)
+
+    def _cluster_total(self, session: Session) -> tuple[Vector, Rows]:
+        """The amounts of the cluster, and the columns that it limits only to keep guarantees free."""
+        resources, columns = session.resources, self._amounts.all_columns
+        total, shares = resources.fit(session.snapshot.total), session.snapshot.share_columns
+        if not columns:
+            return total, shares
+        names = {name for queue in session.queues.values() for name in queue.guarantee or ()}
+        guaranteed = [column for column in columns if resources.names[column] in names]
+        if guaranteed:
+            total = total.copy()
+            for column, amount in self._amounts.totals(guaranteed).items():
+                total[column] = amount
+        return total, np.append(shares, np.array(sorted(columns), dtype=np.intp))
+
+    def _claiming_jobs(self, session: Session) -> set[str]:
+        """The jobs whose claims may be charged otherwise since the last session."""
+        if not self._amounts.columns or not session.changed.devices:
+            return set()
+        found, tasks, claims = (
+            self._book.users(session.changed.devices),
+            session.snapshot.tasks_by_uid,
+            session.snapshot,
+        )
+        for key in session.changed.devices:
+            kind, space, _ = key.partition(" ")
+            if space and kind not in ("ResourceClaimTemplate", "DeviceClass"):
+                continue
+            claim = None if space else claims.claims.claims.get(key)
+            if claim is None or claim.owner is None:  # any pod may name it
+                found |= {task.job.key for task in tasks.values() if task.cls.claims and task.job is not None}
+                break
+            owner = tasks.get(claim.owner.uid)
+            if owner is not None and owner.job is not None:
+                found.add(owner.job.key)
+        return found
 
     def queue_order(self, queue: Queue) -> tuple[int | float, ...]:
         """Priority, then share of deserved; among equals a queue with deserved resources goes first.
@@ -269,14 +338,97 @@ class Capacity(QuotaPlugin):
             return 0
         return -depth_in_common(self._tree.branches[queue.name], self._tree.branches[reclaimer.name])
 
-    def _pod_bounds(self, queue: Queue, needs: Needs, hook: str) -> Iterator[QuotaBound]:
+    def _pod_bounds(self, queue: Queue, cls: TaskClass, hook: str) -> Iterator[QuotaBound]:
         branch = self._tree.branches[queue.name]
         if hook == "preemptive":
-            return reclaim_bounds(branch, needs)
-        session = self._session
-        return allocation_bounds(
-            branch, needs, nominating=session.assumptions.nominating, growing=session.assumptions.growing
-        )
+            yield from reclaim_bounds(branch, self._first_needs(cls, branch))
+            return
+        assumed, claims, needs = self._session.assumptions, self._amounts.needs_of(cls), self._needs_of(cls)
+        yield from allocation_bounds(branch, needs, nominating=assumed.nominating, growing=assumed.growing)
+        if claims:
+            names = self._session.resources.names
+            yield from claim_bounds(branch, claims, names, nominating=assumed.nominating, growing=assumed.growing)
+
+    def _grant(self, queue: Queue, cls: TaskClass, wanted: int, hook: str) -> Grant:
+        refused = self._unbounded(queue, cls, hook) if cls.claims and self._amounts.columns else None
+        return super()._grant(queue, cls, wanted, hook) if refused is None else Grant(0, refused)
+
+    def _unbounded(self, queue: Queue, cls: TaskClass, hook: str) -> Refusal | None:
+        """The refusal of pods with a claim for all devices of a class that is limited: their number is not known."""
+        unbounded = [each for charge in self._amounts.of_class(cls) for each in charge.unbounded]
+        for one in self._tree.branches[queue.name].path if unbounded else ():
+            for column, request in unbounded:
+                if one.real_capability[column] < UNLIMITED:
+                    name, row = self._session.resources.names[column], DEVICE_QUOTA_UNBOUNDED
+                    text = row.render(request=request, queue=one.name, resource=name)
+                    return Refusal(hook, self.name, row.code, text, queue=one.name, type=row.type)
+        return None
+
+    def _first_needs(self, cls: TaskClass, branch: Branch) -> Needs:
+        """What one pod needs in a branch, with its claims that the branch does not hold."""
+        names, claimed = self._session.resources.names, self._amounts.needs_of(cls).at(branch, nominating=True)
+        return [*self._needs_of(cls), *((names[column], column, amount) for column, amount in claimed.items())]
+
+    def _unplaced(self, job: Job) -> Amounts:
+        need = super()._unplaced(job)
+        if not self._amounts.columns:
+            return need
+        names, branch = self._session.resources.names, self._tree.branches[job.queue]
+        missing = self._amounts.missing(job, gated=True, held=branch.claims)
+        claimed = {names[column] for column in self._amounts.all_columns}
+        plain = {name: amount for name, amount in need.items() if name not in claimed}
+        return plain | {names[column]: amount for column, amount in missing.items()}
+
+    def _minimum(self, job: Job) -> Amounts:
+        names, claimed = self._session.resources.names, Counter[int]()
+        for charge in self._amounts.of_minimum(job, gated=True, whole=True):
+            claimed.update(dict(charge.amounts))
+        minimum = super()._minimum(job)
+        found = {names[column]: max(amount, minimum.get(names[column], 0)) for column, amount in claimed.items()}
+        return {**minimum, **found} if found else minimum
+
+    def _reservation(self, job: Job) -> Vector | None:
+        return self._with_claims(job, super()._reservation(job))
+
+    def _admitted_reservation(self, job: Job, resources: ResourceColumns) -> Vector | None:
+        reserved = super()._admitted_reservation(job, resources)
+        return self._with_claims(job, reserved) if is_admitted(job) else reserved
+
+    def _with_claims(self, job: Job, reserved: Vector | None) -> Vector | None:
+        """A reservation with the claims that the minimum of the job lacks, other than claims in use by other jobs."""
+        if not self._amounts.columns or job.node_limit is not None:
+            return reserved
+        missing = self._amounts.missing(job, gated=False, held=None)
+        if not missing and reserved is None:
+            return None
+        found = self._session.resources.zeros() if reserved is None else reserved.copy()
+        found[self._amounts.all_columns] = 0
+        for column, amount in missing.items():
+            found[column] = amount
+        return found
+
+    def claimed_amounts(self, owner: Queue | Job) -> Mapping[str, int]:
+        """Of a queue with those below it, or of a job. Releasing pods count."""
+        if not self._amounts.columns:
+            return {}
+        if isinstance(owner, Queue):
+            found = self._claimed_below(owner)
+        else:
+            found = self._amounts.of_placed(owner)
+        names = self._session.resources.names
+        return {names[column]: amount for column, amount in sorted(found.items()) if amount}
+
+    def _claimed_below(self, queue: Queue) -> Mapping[int, int]:
+        branches = self._tree.branches
+        if queue.name not in branches:
+            return {}
+        names = (queue,) if self.hierarchy else subtree(queue, self._session.queues)
+        claims = {key: held for one in names if one.name in branches for key, held in branches[one.name].claims.items()}
+        found = Counter[int]()
+        for held in claims.values():
+            if held.pods[ALLOCATED] or held.pods[RELEASING]:
+                found.update(dict(held.amounts))
+        return found
 
     def _admission_limits(self, queue: Queue) -> Iterator[tuple[str, Vector, Vector, Vector]]:
         for branch in self._tree.branches[queue.name].path:
@@ -318,8 +470,10 @@ class Capacity(QuotaPlugin):
             for candidate in (*surplus, *others)
             if candidate.job is not None and candidate.job.queue in branches
         ]
-        reclaim = ReclaimPolicy(reclaimer, self._needs_of(task.cls), level=self.arguments.ancestor_reclaim_level)
-        protected = reclaim.protections(queued, self._needs_of)
+        needs = self._first_needs(task.cls, reclaimer)
+        reclaim = ReclaimPolicy(reclaimer, needs, level=self.arguments.ancestor_reclaim_level)
+        claims = LeavingClaims(self._amounts, self._session.resources.names)
+        protected = reclaim.protections(queued, self._needs_of, claims)
         victims = {candidate.uid for candidate, _ in queued} - protected.keys()
         return VictimDecision(protected, [candidate for candidate in candidates if candidate.uid in victims])
 
@@ -331,7 +485,10 @@ class Capacity(QuotaPlugin):
             return branch.fault, *places
         # The root is above every preemptor: what it holds protects nothing.
         amounts = [
-            (one.name, one.deserved.tobytes(), one.named, one.allocated.tobytes(), one.guarantee.tobytes())
+            (
+                *(one.name, one.deserved.tobytes(), one.named, one.allocated.tobytes(), one.guarantee.tobytes()),
+                one.common_claims(),
+            )
             for one in branch.path
             if one.parent is not None
         ]
@@ -345,7 +502,8 @@ class Capacity(QuotaPlugin):
             for one in (branch.chain() if branch.guarded else branch.path)
             for vector in (one.held, one.releasing, one.real_capability, one.kept, one.earmarked)
         ]
-        return barred is None or barred.message, branch.deserved.tobytes(), branch.named, *amounts
+        claims = [one.common_claims() for one in branch.path if one.common]
+        return barred is None or barred.message, branch.deserved.tobytes(), branch.named, *amounts, *claims
 
     def metrics(self) -> Iterator[Sample]:
         for name, branch in self._tree.branches.items():
@@ -379,6 +537,16 @@ class Capacity(QuotaPlugin):
         evicted = sum(task.status in (TaskStatus.RUNNING, TaskStatus.BOUND) for task in tasks)
         if evicted:
             branch.release(request * (-sign * evicted))
+        if self._amounts.columns and (placement.cls.claims or placement.cls.device_containers):
+            self._book.move(job, branch, _moves(placement, sign))
+
+
+def _moves(placement: Placement, sign: int) -> Iterator[tuple[Task, Node, int, int]]:
+    """The pods of a placement with the kinds that they join (+1) and leave (-1)."""
+    for task, node in zip(placement.tasks, placement.nodes, strict=True):
+        yield task, node, NOMINATED if task.status is TaskStatus.PIPELINED else ALLOCATED, sign
+        if task.status in (TaskStatus.RUNNING, TaskStatus.BOUND):
+            yield task, node, RELEASING, -sign
 
 
 def _shape(queue: Queue) -> tuple[object, ...]:

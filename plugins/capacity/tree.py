@@ -24,21 +24,23 @@ from capcard_sched.model.reasons import (
     QUEUE_PARENT_INVALID,
     QUEUE_SHARES_EXCEEDED,
 )
+from capcard_sched.plugins.capacity.charges import HeldClaim
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from capcard_sched.framework.api.node_view import Rows
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.reasons import Reason
     from capcard_sched.model.resources import Amounts, ResourceColumns, Vector
+    from capcard_sched.plugins.capacity.charges import ClaimCharge
 
 
 class Branch:
     """A queue, or the root above all of them. Vectors are int64 [resource columns].
 
-    Sums (`held`, `allocated`, `releasing`) cover the queue and all queues below it. `add` and `release` keep them
-    exact: they update the branch and all branches above it.
+    Sums (`held`, `allocated`, `releasing`) cover the queue and all queues below it. `add`, `release` and `hold_claim`
+    keep them exact: they update the branch and all branches above it.
     """
 
     def __init__(self, name: str, queue: Queue | None, resources: ResourceColumns) -> None:
@@ -79,6 +81,10 @@ class Branch:
         self.guarded = False
         #: Dominant share of deserved; None until computed.
         self.share: float | None = None
+        #: The claims of pods here and below that have charges, by key: in the sums, not in `own` and `own_releasing`.
+        self.claims: dict[str, HeldClaim] = {}
+        #: Those that several pods may name.
+        self.common: set[str] = set()
 
     @property
     def is_leaf(self) -> bool:
@@ -121,6 +127,37 @@ class Branch:
         for branch in self.chain():
             branch.releasing += amounts
 
+    def hold_claim(self, charge: ClaimCharge, kind: int, by: int) -> None:
+        """Add `by` pods of a kind to those of the queue that hold a claim, below 0 to subtract."""
+        for branch in self.chain():
+            held = branch.claims.get(charge.key)
+            if held is None:
+                held = branch.claims[charge.key] = HeldClaim(charge)
+            before = held.parts
+            held.pods[kind] += by
+            branch.count_claim(held.amounts, [now - then for now, then in zip(held.parts, before, strict=True)])
+            if not any(held.pods):
+                del branch.claims[charge.key]
+                branch.common.discard(charge.key)
+            elif not held.is_own:
+                branch.common.add(charge.key)
+        self.update_kept()
+
+    def count_claim(self, amounts: Iterable[tuple[int, int]], parts: Sequence[int]) -> None:
+        """Add amounts to the sums of this branch alone. `parts`: how often, as `HeldClaim.parts`."""
+        if not any(parts):
+            return
+        allocated, held, releasing = parts
+        for column, amount in amounts:
+            self.allocated[column] += amount * allocated
+            self.held[column] += amount * held
+            self.releasing[column] += amount * releasing
+        self.share = None
+
+    def common_claims(self) -> frozenset[tuple[str, int]]:
+        """Each claim that several pods may name, with the number of its pods."""
+        return frozenset((key, sum(self.claims[key].pods)) for key in self.common)
+
     def update_kept(self) -> None:
         """Recompute `kept` of this branch and of those above it."""
         if not self.guarded:
@@ -153,7 +190,10 @@ class Tree:
     def __init__(
         self, queues: Mapping[str, Queue], total: Vector, resources: ResourceColumns, shares: Rows, *, hierarchy: bool
     ) -> None:
-        """`total`: allocatable of the cluster, int64 [resource columns]; `shares`: columns of shared devices."""
+        """`total`: allocatable of the cluster, int64 [resource columns].
+
+        `shares`: columns that the size of the cluster does not limit unless there are guarantees to keep free.
+        """
         self._resources = resources
         self._hierarchy = hierarchy
         self.problems: list[QueueProblem] = []
@@ -253,7 +293,8 @@ class Tree:
     def _limit_children(self, branch: Branch) -> None:
         children = branch.children
         guarantees = np.sum([child.guarantee for child in children], axis=0)
-        free = np.maximum(branch.real_capability - guarantees, 0)
+        limitless = branch.real_capability == UNLIMITED
+        free = np.where(limitless, UNLIMITED, np.maximum(branch.real_capability - guarantees, 0))
         unlimited = branch.ceiling == UNLIMITED
         wanted = self._resources.zeros()
         for child in children:

@@ -73,6 +73,34 @@ async def test_pods_are_bound_with_the_devices_of_their_claims(
         assert await daemon.stop() == 0
 
 
+async def test_queues_limit_devices_by_class(cluster: Cluster, control_plane: ControlPlane, tmp_path: Path) -> None:
+    """Two of three pods start within the quota; the third one takes the place of one that ends."""
+    key = "deviceclass/gpu.example.com"
+    names = ("p0", "p1", "p2")
+    await cluster.create_all(
+        [
+            node("n1", cpu=8),
+            queue("q", capability={"cpu": "64", "memory": "64Gi", key: "2"}),
+            plain("DeviceClass", "gpu.example.com", API, spec={}),
+            slice_of("n1", 4),
+            *(claim(name) for name in names),
+            *(pod(name, queue="q", resourceClaims=claims_of(name)) for name in names),
+        ]
+    )
+    conf = CARD_CONF.replace("capacity-card", "capacity")
+    assert conf != CARD_CONF
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=conf) as daemon:
+        await until_bound(cluster, 2)
+        await until(cluster, "queues", "q", status={"allocated": {key: "2"}})
+        bound = await cluster.bound()
+        (waiting,) = {*names} - {*bound}
+        await until(cluster, "pods", waiting, status=message(f"insufficient {key}"))
+        await cluster.delete("pods", min(bound))
+        await until_bound(cluster, [waiting])
+        await until(cluster, "queues", "q", status={"allocated": {key: "2"}})
+        assert await daemon.stop() == 0
+
+
 async def test_a_restarted_scheduler_knows_the_devices_in_use(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:

@@ -11,8 +11,8 @@ that is indented continues the one before.
 * `2*NVIDIA-H200` on a pod: two cards, and the name of the card. On a gpu_node: a card and its count.
 * `cpu=2`, `memory=1Gi`, `gpu=2` on a pod: its requests; `+` and `-`: a switch on or off (`-reclaimable`).
 * `since=Ready:60`: conditions of a pod that are true, and since how many seconds after midnight. `claims=a,b`: the
-  claims that its volumes use. `ebs=1,2`: volumes of AWS in the pod itself. `port=80/UDP`: a port of its host.
-  `on=n1,n2`: the nodes that a volume is bound to.
+  claims that its volumes use, `devices=a,b`: its ResourceClaims. `ebs=1,2`: volumes of AWS in the pod itself.
+  `port=80/UDP`: a port of its host. `on=n1,n2`: the nodes that a volume is bound to.
 * `whole p 6`: a Guaranteed pod of six CPUs (`whole p a:6,b:2`: of two containers) that may name a `policy`; `numa n
   free=0-3 pods=p`: the Numatopology of a node and the pods that it shows.
 * `object x kind=ResourceQuota spec={...}`: an object as the API server sends it. `usage n1 cpu=40`: a measured load.
@@ -243,6 +243,39 @@ class VectorHarness(Harness):
         wanted = {name: amount for name, amount in amounts.items() if amount is not None}
         self.pod(name, limits={**wanted, **(limits or {})}, **more)
 
+    def device_claim(
+        self,
+        name: str,
+        *,
+        asks: Mapping[str, int] | None = None,
+        first: Mapping[str, int] | None = None,
+        capacity: Mapping[str, Any] | None = None,
+        mode: str = "ExactCount",
+        admin: bool = False,
+        got: Mapping[str, int] | None = None,
+    ) -> None:
+        """Add or replace a ResourceClaim: one request per class in `asks`, and one for the first of `first`.
+
+        `got`: the number of devices by request that it is allocated.
+        """
+        more = {"capacity": {"requests": capacity}} if capacity else {}
+        made = {"allocationMode": mode, "adminAccess": admin, **more}
+        requests: list[dict[str, Any]] = [
+            {"name": each, "exactly": {"deviceClassName": each, "count": count, **made}}
+            for each, count in (asks or {}).items()
+        ]
+        if first:
+            found = [{"name": each, "deviceClassName": each, "count": count, **made} for each, count in first.items()]
+            requests.append({"name": "one", "firstAvailable": found})
+        results = [
+            {"request": request, "driver": "gpu.example.com", "pool": name, "device": f"{request}-{number}"}
+            for request, count in (got or {}).items()
+            for number in range(count)
+        ]
+        status = {"allocation": {"devices": {"results": results}}} if got else {}
+        meta = {"namespace": "default", "uid": f"{name}-uid"}
+        self.object(name, kind="ResourceClaim", metadata=meta, spec={"devices": {"requests": requests}}, status=status)
+
     def uses(self, node: str) -> list[tuple[int, int, int]]:
         """Number, memory and cores in use of each card."""
         ledger = self.plugin("deviceshare").rows.by_node[node].ledgers[0]
@@ -370,6 +403,10 @@ def _claims(text: str) -> list[dict[str, Any]]:
     return [{"name": f"v{i}", "persistentVolumeClaim": {"claimName": name}} for i, name in enumerate(names(text))]
 
 
+def _device_claims(text: str) -> list[dict[str, Any]]:
+    return [{"name": name, "resourceClaimName": name} for name in names(text)]
+
+
 def _ebs(text: str) -> list[dict[str, Any]]:
     return [{"name": f"v{i}", "awsElasticBlockStore": {"volumeID": name}} for i, name in enumerate(names(text))]
 
@@ -386,6 +423,7 @@ def _with_port(text: str) -> list[dict[str, Any]]:
 SPELLED: Final[Mapping[tuple[str, str], tuple[str, Callable[[str], Any]]]] = {
     ("pod", "since"): ("conditions", _conditions),
     ("pod", "claims"): ("volumes", _claims),
+    ("pod", "devices"): ("resourceClaims", _device_claims),
     ("pod", "ebs"): ("volumes", _ebs),
     ("pod", "port"): ("containers", _with_port),
     ("volume", "on"): ("affinity", lambda text: on_nodes(*names(text))),

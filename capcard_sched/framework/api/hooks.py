@@ -87,6 +87,14 @@ HOOKS: tuple[Hook, ...] = (
         "nothing is reserved",
     ),
     Hook(
+        "claimed_amounts",
+        "(queue | job) -> {resource: amount}: what the pods of a queue and of those below it, or of a job, hold of the "
+        "device quotas of queues by ResourceClaims; base units",
+        None,
+        Combine.FIRST,
+        "no device quotas",
+    ),
+    Hook(
         "exceeded_limit",
         "(job) -> ExceededLimit | None: the limit of its queue or of an ancestor that the minimum of the job exceeds, "
         "whatever the usage: it can never start, and is not admitted unless the limit is overcommitted",

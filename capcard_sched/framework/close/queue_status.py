@@ -60,8 +60,9 @@ class QueueStatuses:
             if queue is None:
                 continue
             allocated = columns.amounts(totals[name])
-            if name in unoffered:
-                both = {**allocated, **unoffered[name]}
+            more = {**unoffered.get(name, {}), **(session.dispatch.first("claimed_amounts", queue) or {})}
+            if more:
+                both = {**allocated, **more}
                 allocated = {resource: both[resource] for resource in columns.sorted_names(both)}
             shown = queue.status_allocated
             if shown is not None and allocated == {key: value for key, value in shown.items() if value}:

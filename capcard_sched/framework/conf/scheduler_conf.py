@@ -74,11 +74,13 @@ class Conf(msgspec.Struct, frozen=True):
         names = frozenset(option.name for tier in self.tiers for option in tier)
         cards = self.option("capacity-card")
         arguments = None if cards is None else cards.arguments
-        given = getattr(arguments, "card_labels", {})
+        given, of_capacity = getattr(arguments, "card_labels", {}), None if capacity is None else capacity.arguments
         return QuotaPlugins(
             names,
             is_tree=capacity is not None and capacity.switches["enableHierarchy"],
             unnamed_cards=getattr(arguments, "unnamed_cards", "off"),
+            device_counts=getattr(of_capacity, "dynamic_resource_allocation", False),
+            device_capacities=getattr(of_capacity, "dra_consumable_capacity", False),
             unlimited_cards=getattr(arguments, "queues_without_card_quota", "none") == "unlimited",
             card_labels=CardLabels(given) if given else DEFAULT_CARD_LABELS,
         )

@@ -12,6 +12,7 @@ from capcard_sched.framework.explain.rejections import rejection_of
 from capcard_sched.framework.explain.stranded import StrandedReader
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.cards import CardQuota, CardSyntaxError, is_card_quota, parse_card_quota
+from capcard_sched.model.device_quota import device_quota_key
 from capcard_sched.model.diagnosis import LimitUse, PodRefusal, QuotaCheck
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.queue import ROOT, ancestors, subtree
@@ -252,6 +253,9 @@ class LimitReader:
         column = columns.find(resource)
         if column is None:
             return 0.0
+        if device_quota_key(resource) is not None:
+            claimed = self._snapshot.dispatch.first("claimed_amounts", queue) or {}
+            return in_units(resource, claimed.get(resource, 0))
         used = self._charged.get((queue.name, resource))
         if used is None:
             fit, jobs = columns.fit, self._jobs_of(queue)
@@ -317,13 +321,20 @@ class LimitReader:
         """As `used`, and the jobs with the largest allocated amounts."""
         found = self._usages.get((queue.name, resource))
         if found is None:
-            column, fit = self._snapshot.state.columns.find(resource), self._snapshot.state.columns.fit
+            has_column = self._snapshot.state.columns.find(resource) is not None
             users = [
-                (self._name_of(job), job.queue, in_units(resource, int(fit(job.allocated)[column])))
-                for job in (self._jobs_of(queue) if column is not None else ())
+                (self._name_of(job), job.queue, in_units(resource, self._allocated_to(job, resource)))
+                for job in (self._jobs_of(queue) if has_column else ())
             ]
             found = self._usages[queue.name, resource] = self.used(queue, resource), holders(users)
         return found
+
+    def _allocated_to(self, job: Job, resource: str) -> int:
+        """What a job has of a resource with a column, in base units."""
+        if device_quota_key(resource) is not None:
+            return int((self._snapshot.dispatch.first("claimed_amounts", job) or {}).get(resource, 0))
+        columns = self._snapshot.state.columns
+        return int(columns.fit(job.allocated)[columns.column(resource)])
 
     def _sums(self, queue: Queue, field: str) -> dict[str, list[tuple[str, str, float]]]:
         """Card to the amounts of each job of a queue and those below it, in cards."""

@@ -45,6 +45,8 @@ def queue_uses(snapshot: CoreSnapshot) -> tuple[QueueUse, ...]:
     for name, queue in sorted(queues.items()):
         limits = queue.capability or {}
         allocated = {**columns.amounts(usage[name]), **without_column.get(name, {})}
+        if name in snapshot.state.queues:
+            allocated |= snapshot.dispatch.first("claimed_amounts", queue) or {}
         cards = tuple(_with_stranded(use, stranded) for use in uses.get(name, ()))
         wanted = dict.fromkeys([*limits, *allocated])
         resources = {

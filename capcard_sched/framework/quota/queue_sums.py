@@ -307,10 +307,10 @@ def admitted_reservation(job: Job, resources: ResourceColumns) -> Vector | None:
     Admitted are groups in phase Inqueue, and Running ones that have their minimum of members placed. Both count the
     unplaced part: placed tasks count as allocated.
     """
-    if job.min_resources is None or not awaits_pods(job):
-        return None
-    if job.phase is PodGroupPhase.INQUEUE or (
-        job.phase is PodGroupPhase.RUNNING and job.allocated_tasks >= job.min_available
-    ):
-        return reservation(job, resources)
-    return None
+    return reservation(job, resources) if job.min_resources is not None and is_admitted(job) else None
+
+
+def is_admitted(job: Job) -> bool:
+    """Whether an admitted job holds a reservation for pods without a node."""
+    is_served = job.phase is PodGroupPhase.RUNNING and job.allocated_tasks >= job.min_available
+    return (is_served or job.phase is PodGroupPhase.INQUEUE) and awaits_pods(job)

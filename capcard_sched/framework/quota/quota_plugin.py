@@ -20,6 +20,7 @@ from capcard_sched.framework.quota.queue_sums import (
     reservation,
     unplaced_minimum,
 )
+from capcard_sched.model.device_quota import is_capacity_quota
 from capcard_sched.model.reasons import (
     QUEUE_NOT_OPEN,
     QUEUE_NOT_OPEN_ALLOCATE,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.reasons import Reason
-    from capcard_sched.model.resources import Vector
+    from capcard_sched.model.resources import Amounts, ResourceColumns, Vector
     from capcard_sched.model.task_class import TaskClass
 
 
@@ -54,7 +55,7 @@ class AdmissionPlugin(Plugin):
     _word: ClassVar[str] = "insufficient"
 
     def setup(self) -> None:
-        self._inqueue = QueueSums(admitted_reservation)
+        self._inqueue = QueueSums(self._admitted_reservation)
         self._session: Session
 
     def open(self, session: Session) -> None:
@@ -64,6 +65,18 @@ class AdmissionPlugin(Plugin):
     def _admission_limits(self, queue: Queue) -> Iterable[tuple[str, Vector, Vector, Vector]]:
         """Owner, amounts in use with reservations, these, and limit, of every limit at enqueue, nearest first."""
         raise NotImplementedError
+
+    def _unplaced(self, job: Job) -> Amounts:
+        """The part of the minimum of a job that it does not hold yet, by resource."""
+        return unplaced_minimum(job, self._session.resources)
+
+    def _reservation(self, job: Job) -> Vector | None:
+        """What a job reserves once it is admitted: int64 [resource columns]; None for nothing."""
+        return None if job.min_resources is None else reservation(job, self._session.resources)
+
+    def _admitted_reservation(self, job: Job, resources: ResourceColumns) -> Vector | None:
+        """`_reservation` of an admitted job, else None."""
+        return admitted_reservation(job, resources)
 
     def _limiter(self) -> Limiter | None:
         """The object of its admission limits; None for queues."""
@@ -79,10 +92,7 @@ class AdmissionPlugin(Plugin):
         barred = self._barred(queue, "job_enqueueable")
         if barred is not None:
             return barred
-        if job.min_resources is None:
-            return Vote.PERMIT
-        resources = self._session.resources
-        need = unplaced_minimum(job, resources)
+        resources, need = self._session.resources, self._unplaced(job)
         for owner, used, reserved, limit in self._admission_limits(queue):
             found = admit(need, used, reserved, limit, resources)
             if found is not None:
@@ -93,18 +103,19 @@ class AdmissionPlugin(Plugin):
         """The content that `job_enqueueable` reads."""
         queue = self._session.queues[job.queue]
         barred = self._barred(queue, "job_enqueueable")
-        if barred is not None or job.min_resources is None:
-            return barred is None or barred.message, job.min_resources is None
-        resources = self._session.resources
+        resources, need = self._session.resources, {} if barred is not None else self._unplaced(job)
+        if not need:
+            return barred is None or barred.message, True
         limits = [(owner, used.tobytes(), limit.tobytes()) for owner, used, _, limit in self._admission_limits(queue)]
-        return queue.name, len(resources), *unplaced_minimum(job, resources).items(), *limits
+        return queue.name, len(resources), *need.items(), *limits
 
     def reservation_changed(self, job: Job) -> None:
         self._inqueue.touch(job)
 
     def job_enqueued(self, job: Job) -> None:
-        if job.min_resources is not None:
-            self._inqueue.put(job, reservation(job, self._session.resources))
+        reserved = self._reservation(job)
+        if reserved is not None:
+            self._inqueue.put(job, reserved)
 
 
 class QuotaPlugin(AdmissionPlugin):
@@ -127,17 +138,18 @@ class QuotaPlugin(AdmissionPlugin):
         self._elastic.refresh(session)
 
     def exceeded_limit(self, job: Job) -> ExceededLimit | None:
-        """The least capability that `minResources` exceeds; of equal ones the topmost."""
+        """The least capability that the minimum exceeds; of equal ones the topmost."""
         resources, queue = self._session.resources, self._session.queues.get(job.queue)
-        if queue is None or not job.min_resources:
+        minimum = self._minimum(job) if queue is not None else {}
+        if queue is None or not minimum:
             return None
         capabilities = list(self._capabilities(queue))
-        for name in resources.sorted_names(job.min_resources):
+        for name in resources.sorted_names(minimum):
             column = resources.find(name)
             if column is None or column == PODS_COLUMN:
                 continue
             owner, limit = min(reversed([(one, most.item(column)) for one, most in capabilities]), key=itemgetter(1))
-            needed = job.min_resources[name]
+            needed = minimum[name]
             if needed > limit:
                 return ExceededLimit(Figures(name, needed, needed, limit), owner)
         return None
@@ -145,9 +157,13 @@ class QuotaPlugin(AdmissionPlugin):
     def reserved_amounts(self, job: Job) -> dict[str, int]:
         """Of all resources."""
         resources = self._session.resources
-        vector = admitted_reservation(job, resources)
+        vector = self._admitted_reservation(job, resources)
         columns = () if vector is None else np.flatnonzero(vector).tolist()
         return {resources.names[column]: int(vector[column]) for column in columns if vector is not None}
+
+    def _minimum(self, job: Job) -> Amounts:
+        """What a job needs at least, whether it holds it or not, by resource."""
+        return job.min_resources or {}
 
     def _capabilities(self, queue: Queue) -> Iterable[tuple[str, Vector]]:
         """Owner and limit of the queue and of every ancestor that limits it, nearest first.
@@ -156,8 +172,8 @@ class QuotaPlugin(AdmissionPlugin):
         """
         raise NotImplementedError
 
-    def _pod_bounds(self, queue: Queue, needs: Needs, hook: str) -> Iterable[QuotaBound]:
-        """The limits on further pods with these needs, for the hook `allocatable` or `preemptive`."""
+    def _pod_bounds(self, queue: Queue, cls: TaskClass, hook: str) -> Iterable[QuotaBound]:
+        """The limits on further pods of a class, for the hook `allocatable` or `preemptive`."""
         raise NotImplementedError
 
     def _count(self, placement: Placement, sign: int) -> None:
@@ -193,7 +209,7 @@ class QuotaPlugin(AdmissionPlugin):
         barred = self._barred(queue, hook)
         if barred is not None:
             return Grant(0, barred)
-        count, reached = tightest(self._pod_bounds(queue, self._needs_of(cls), hook), wanted)
+        count, reached = tightest(self._pod_bounds(queue, cls, hook), wanted)
         if not reached:
             return Grant(count)
         # Of the queue itself, an ancestor, or `root` for resources kept for the guarantees of other queues.
@@ -220,7 +236,7 @@ class QuotaPlugin(AdmissionPlugin):
         return needs
 
     def _series(self, queue: str, kinds: Mapping[str, Vector]) -> Iterator[Sample]:
-        """The series of quantities by kind, without unlimited amounts. A removed scalar reads 0."""
+        """The series of quantities by kind, without unlimited amounts; scalars in thousandths, 0 for a removed one."""
         labels = {"queue_name": queue}
         for kind, vector in kinds.items():
             for column, resource in enumerate(self._session.resources.names):
@@ -232,4 +248,5 @@ class QuotaPlugin(AdmissionPlugin):
                 elif column == MEMORY_COLUMN:
                     yield Sample(f"queue_{kind}_memory_bytes", labels, amount)
                 else:
-                    yield Sample(f"queue_{kind}_scalar_resources", {**labels, "resource": resource}, amount)
+                    value = amount * 1000 if is_capacity_quota(resource) else amount
+                    yield Sample(f"queue_{kind}_scalar_resources", {**labels, "resource": resource}, value)

@@ -167,7 +167,8 @@ def figures_of(core: Core, target: str = "") -> StateFigures:
     if target:
         return StateFigures(jobs, usage)
     for name, queue in state.queues.items():
-        for resource, amount in state.columns.amounts(queue.allocated).items():
+        claimed = core.snapshot().dispatch.first("claimed_amounts", queue) or {}
+        for resource, amount in {**state.columns.amounts(queue.allocated), **claimed}.items():
             if resource != PODS:
                 usage[name, resource] = in_units(resource, amount)
     for name, uses in card_uses(core.snapshot()).items():
