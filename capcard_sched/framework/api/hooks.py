@@ -123,8 +123,8 @@ HOOKS: tuple[Hook, ...] = (
     ),
     Hook(
         "place_limits",
-        "(tasks) -> PlaceLimits: what limits equal pods of one job beside each other on nodes that are empty, ready and "
-        "without taints; the last session opened the plugin",
+        "(tasks) -> PlaceLimits: what limits equal pods of one job beside each other on empty nodes, whatever cordons "
+        "and taints they have; called after `open`",
         "enablePredicate",
         Combine.MERGE,
         "the amounts and cards of the nodes alone",

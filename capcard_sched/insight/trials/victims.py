@@ -156,6 +156,8 @@ def _exclude(task: Task, other: Task, shares: Collection[str]) -> bool:
     """Whether a running pod may exclude a pending one from a node; a trial decides. `shares`: of devices."""
     if any(task.cls.requests.get(name) and other.cls.requests.get(name) for name in shares):
         return True
+    if task.cls.claims and other.cls.claims:
+        return True
     if {one.port for one in task.cls.host_ports} & {one.port for one in other.cls.host_ports}:
         return True
     spread = task.namespace == other.namespace and any(
