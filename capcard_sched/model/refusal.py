@@ -69,7 +69,7 @@ class Limiter(msgspec.Struct, frozen=True):
     factor: float = 1.0
 
 
-class ExceededLimit(msgspec.Struct, frozen=True):
+class ExceededLimit(msgspec.Struct, frozen=True, omit_defaults=True):
     """A limit that the minimum of a job exceeds, whatever the usage: the job can never start."""
 
     #: Those of the minimum alone; numbers of pods where the nodes are the limit.
