@@ -23,6 +23,7 @@ from capcard_sched.validation.job_structure import (
     tasks_of,
 )
 from capcard_sched.validation.meaning import canonical_job, changed_fields
+from capcard_sched.validation.names import shown
 from capcard_sched.validation.object_checks import check_object
 from capcard_sched.validation.pod_templates import check_budgets, check_pod_template
 
@@ -92,7 +93,7 @@ def new_job_findings(obj: Json, view: ClusterView) -> Iterator[Finding]:
     """Everything that is wrong with a new job, and warnings about its cards."""
     spec = obj.get("spec")
     if not isinstance(spec, dict):
-        yield Finding("error", "spec", "is required", "a job spec with at least one task")
+        yield _no_spec(spec)
         return
     yield from check_job_structure(obj)
     yield from check_budgets(texts(obj, "metadata", "annotations"))
@@ -101,6 +102,11 @@ def new_job_findings(obj: Json, view: ClusterView) -> Iterator[Finding]:
     yield from check_queue(str(spec.get("queue") or DEFAULT_QUEUE), view)
     yield from check_object(obj, view.inventory)
     yield from _check_eviction(obj, spec)
+
+
+def _no_spec(spec: object) -> Finding:
+    message = "is required" if spec is None else f"expected a mapping, got {shown(spec)}"
+    return Finding("error", "spec", message, "a job spec with at least one task")
 
 
 def check_job_update(
@@ -118,7 +124,7 @@ def _update_findings(obj: Json, old: Json, view: ClusterView, scheduler_name: st
     if (obj.get("metadata") or {}).get("deletionTimestamp") or new_spec == old_spec:
         return
     if not isinstance(new_spec, dict) or not isinstance(old_spec, dict):
-        yield Finding("error", "spec", "is required", "a job spec with at least one task")
+        yield _no_spec(new_spec)
         return
     yield from check_numbers(new_spec)
     yield from check_amounts(obj, new_spec)

@@ -272,7 +272,9 @@ class Checker:
                 message = f"can never start: needs {needed}, quota is {limit} ({name} of queue {owner}{above})"
                 if not figures.limit and not above:
                     message = f"can never start: queue {owner} has no quota for {name} (needs {needed})"
-                if not owner:
+                if workload.exceeded.places:
+                    message = workload.exceeded.text("")
+                elif not owner:
                     pods = f"{plural(figures.requested, 'pod')} with {name}"
                     message = (
                         f"can never start: needs {pods}, and the nodes of the input have space for {figures.limit}"

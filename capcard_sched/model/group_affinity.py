@@ -8,6 +8,7 @@ import msgspec
 
 from capcard_sched.model.numbers import MAX_INT32
 from capcard_sched.model.objects import ApiStruct, LabelSelector
+from capcard_sched.model.quoting import shown
 from capcard_sched.model.selectors import label_selector_problem
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ def _entries(raw: object) -> Iterator[tuple[str, Any]]:
 def term_problems(term: object, *, is_required: bool) -> Iterator[tuple[str, str, str]]:
     """Fields, messages and accepted forms of what Volcano rejects in a term, too."""
     if not isinstance(term, dict):
-        yield "", "is no term", "a mapping with podGroupSelector, and topologyTierName or topologyTier"
+        form = "a mapping with podGroupSelector, and topologyTierName or topologyTier"
+        yield "", f"expected a term, got {shown(term)}", form
         return
     if term.get("podGroupSelector") is None:
         yield ".podGroupSelector", "is required", "a label selector of PodGroups"
@@ -106,18 +108,20 @@ def term_problems(term: object, *, is_required: bool) -> Iterator[tuple[str, str
     if (tier is None) == (not name):
         yield "", f"has {'both' if name else 'none'} of topologyTierName and topologyTier", "one of them"
     elif tier is not None and not _is_within(tier, 0, MAX_INT32):
-        yield ".topologyTier", "is no tier", "a whole number from 0 on"
+        yield ".topologyTier", f"expected a tier, got {shown(tier)}", "a whole number from 0 on"
     elif name and not isinstance(name, str):
-        yield ".topologyTierName", "is no name", "a text"
+        yield ".topologyTierName", f"expected the name of a tier, got {shown(name)}", "a text"
     if is_required and weight is not None:
-        yield ".weight", "is not accepted in a required term", "no value"
+        yield ".weight", f"is not accepted in a required term, got {shown(weight)}", "no value"
     elif not is_required and not _is_within(weight, 1, 100):
-        yield ".weight", "is required in a preferred term", "a whole number from 1 to 100"
+        text = "is required in a preferred term" if weight is None else f"expected a weight, got {shown(weight)}"
+        yield ".weight", text, "a whole number from 1 to 100"
     for field in ("podGroupSelector", "namespaceSelector"):
         try:
             problem = label_selector_problem(msgspec.convert(term.get(field), LabelSelector | None))
         except msgspec.ValidationError as error:
-            problem = str(error)
+            value = term[field]
+            problem = str(error) if isinstance(value, dict) else f"got {shown(value)}"
         if problem:
             yield f".{field}", f"is no label selector: {problem}", "matchLabels and matchExpressions"
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.model.device_quota import is_capacity_quota
-from capcard_sched.model.quoting import quoted
+from capcard_sched.model.quoting import quoted, shown
 from capcard_sched.model.resources import CPU, MEMORY, PODS
 from capcard_sched.model.text_cache import SHORT
 
@@ -133,7 +133,7 @@ def _text(raw: object) -> str:
     if isinstance(raw, str):
         return raw
     if isinstance(raw, bool) or not isinstance(raw, (int, float)):
-        raise QuantityError(f"{quoted(repr(raw))} is not a quantity: expected text or a number")
+        raise QuantityError(f"{shown(raw)} is not a quantity: expected text or a number")
     if isinstance(raw, int) and raw.bit_length() > 1024:  # above the interpreter's limit for int to text, and the cap
         return "-1e400" if raw < 0 else "1e400"
     return repr(raw)

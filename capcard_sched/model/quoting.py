@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,6 +54,21 @@ def shortened(text: str, most: int = _MOST) -> str:
 def quoted(text: str) -> str:
     """The text of `shortened` in single quotes."""
     return f"'{shortened(text)}'"
+
+
+def shown(value: Any) -> str:
+    """Formats a value for messages: short, with its type where the type matters."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, str):
+        return f'the string "{escaped(value)}"' if len(value) <= 60 else f'the string "{escaped(value[:57])}..."'
+    return f"the number {value}"
 
 
 def command(*words: str) -> str:

@@ -61,6 +61,7 @@ TOO_FEW_PLACES = Reason(
     "CanNeverStart",
     "can never start: needs {needed} with <{resource}>, and the nodes have space for {limit}",
 )
+NO_PLACES = Reason("CanNeverStart", "can never start: needs {needed}, and {places}; nothing is reserved for it")
 GET_TASK_REQUEST_RESOURCE_FAILED = Reason(
     "GetTaskRequestResourceFailed", "Get request resource failed, Queue <{queue}>, error: <{error}>"
 )

@@ -10,7 +10,7 @@ import msgspec
 from capcard_sched.model import reasons
 from capcard_sched.model.quantity import format_amount
 from capcard_sched.model.quoting import plural
-from capcard_sched.model.reasons import CAN_NEVER_START, TOO_FEW_PLACES, Reason, without_numbers
+from capcard_sched.model.reasons import CAN_NEVER_START, NO_PLACES, TOO_FEW_PLACES, Reason, without_numbers
 
 #: Reason of `PodScheduled=False` of the pods of a refused job, by reason of the refusal, and else by its hook.
 _BY_REASON: Final[dict[str, Reason]] = {
@@ -69,17 +69,21 @@ class Limiter(msgspec.Struct, frozen=True):
     factor: float = 1.0
 
 
-class ExceededLimit(msgspec.Struct, frozen=True):
+class ExceededLimit(msgspec.Struct, frozen=True, omit_defaults=True):
     """A limit that the minimum of a job exceeds, whatever the usage: the job can never start."""
 
     #: Those of the minimum alone; numbers of pods where the nodes are the limit.
     figures: Figures
     #: The queue that has the limit: that of the job, or an ancestor; "" for the nodes.
     queue: str
+    #: What limits the places on nodes; "" for amounts and cards.
+    places: str = ""
 
     def text(self, queue: str) -> str:
         """The message of `CanNeverStart` for a job of a queue."""
         name, needed, limit = self.figures.resource, self.figures.requested, self.figures.limit
+        if self.places:
+            return NO_PLACES.render(needed=plural(needed, "pod"), places=self.places)
         if not self.queue:
             return TOO_FEW_PLACES.render(needed=plural(needed, "pod"), limit=limit, resource=name)
         message = CAN_NEVER_START.render(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from functools import lru_cache
 
-from capcard_sched.model.quoting import quoted
+from capcard_sched.model.quoting import quoted, shown
 from capcard_sched.model.text_cache import text_cache
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -101,7 +101,7 @@ def parse_span(raw: object) -> int:
     Accepts Go durations, days (`d`), and bare numbers as seconds; never negative ones. Raises DurationError.
     """
     if isinstance(raw, bool) or not isinstance(raw, str | int | float):
-        raise DurationError("not a duration")
+        raise DurationError(f"{shown(raw)} is not a duration")
     if isinstance(raw, str):
         try:
             micros = _nanoseconds(raw.strip(), days=True) / 1000

@@ -21,7 +21,7 @@ from capcard_sched.controllers.objects import (
 )
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.kinds import KIND_BY_NAME, is_native, kind_of
-from capcard_sched.model.quoting import plural
+from capcard_sched.model.quoting import plural, shown
 from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
 from capcard_sched.simulation.generated_names import generate_names
 from capcard_sched.simulation.kinds import (
@@ -45,7 +45,6 @@ from capcard_sched.simulation.scenario import (
 )
 from capcard_sched.simulation.store import display_name
 from capcard_sched.validation.checks import Finding, Spelling, check_card_quota
-from capcard_sched.validation.fieldpath import shown
 from capcard_sched.validation.inventory import as_map
 from capcard_sched.validation.job_plugins import check_job_plugins
 from capcard_sched.validation.misplaced import check_annotation_places

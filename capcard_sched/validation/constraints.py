@@ -17,9 +17,9 @@ from capcard_sched.model.annotations import (
 )
 from capcard_sched.model.kube_groups import KUBE_GROUP
 from capcard_sched.model.quantity import QuantityError, parse_quantity
+from capcard_sched.model.quoting import shown
 from capcard_sched.model.timestamps import SPAN_FORM, parse_span, parse_timestamp
 from capcard_sched.model.usage import parse_usage
-from capcard_sched.validation.fieldpath import shown
 from capcard_sched.validation.job_structure import ACTIONS, EVENTS
 
 if TYPE_CHECKING:

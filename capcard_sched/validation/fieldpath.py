@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from capcard_sched.model.quoting import escaped
+from capcard_sched.model.quoting import escaped, shown
 from capcard_sched.validation.checks import Finding
 
 if TYPE_CHECKING:
@@ -44,21 +44,6 @@ def describe(error: msgspec.ValidationError, value: Any) -> Finding:
     else:
         words = " or ".join(_WORDS.get(word, word) for word in accepted)
     return Finding("error", field_path(path), f"expected {words}, got {shown(_at(path, value))}")
-
-
-def shown(value: Any) -> str:
-    """Formats a value for messages: short, with its type where the type matters."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict):
-        return "a mapping"
-    if isinstance(value, list):
-        return "a list"
-    if isinstance(value, str):
-        return f'the string "{escaped(value)}"' if len(value) <= 60 else f'the string "{escaped(value[:57])}..."'
-    return f"the number {value}"
 
 
 def field_path(steps: Sequence[str]) -> str:

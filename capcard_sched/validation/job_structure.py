@@ -97,10 +97,10 @@ def check_job_structure(obj: Json) -> Iterator[Finding]:
 def check_numbers(spec: Json) -> Iterator[Finding]:
     """The numbers of a job."""
     for name, message in (
-        ("minAvailable", "job 'minAvailable' must be >= 0."),
-        ("maxRetry", "'maxRetry' cannot be less than zero."),
-        ("ttlSecondsAfterFinished", "'ttlSecondsAfterFinished' cannot be less than zero."),
-        ("minSuccess", "'minSuccess' must be at least 1."),
+        ("minAvailable", "job 'minAvailable' must be >= 0"),
+        ("maxRetry", "'maxRetry' cannot be less than zero"),
+        ("ttlSecondsAfterFinished", "'ttlSecondsAfterFinished' cannot be less than zero"),
+        ("minSuccess", "'minSuccess' must be at least 1"),
     ):
         value = spec.get(name)
         least = 1 if name == "minSuccess" else 0
@@ -109,7 +109,7 @@ def check_numbers(spec: Json) -> Iterator[Finding]:
         if not _is_whole(value):
             yield Finding("error", f"spec.{name}", f"{shown(value)} is not an integer", f"a whole number from {least}")
         elif value < least:
-            yield Finding("error", f"spec.{name}", message, f"a whole number from {least}")
+            yield Finding("error", f"spec.{name}", f"{message}, got {value}", f"a whole number from {least}")
 
 
 def _check_tasks(obj: Json, spec: Json) -> Iterator[Finding]:
@@ -165,14 +165,18 @@ def check_amounts(obj: Json, spec: Json) -> Iterator[Finding]:
         replicas = replicas_of(task)
         total += replicas
         if count_of(task.get("minAvailable")) > replicas:
-            message = f"'minAvailable' is greater than 'replicas' in task: {task.get('name')}, job: {job}"
+            where = f"in task: {task.get('name')}, job: {job}"
+            message = f"'minAvailable' is greater than 'replicas' {where}, got {task['minAvailable']}"
             yield Finding("error", f"{field}.minAvailable", message, f"at most {replicas}")
     if count_of(spec.get("minAvailable")) > total:
-        message = "job 'minAvailable' should not be greater than total replicas in tasks"
-        yield Finding("error", "spec.minAvailable", message, f"at most {total}")
+        yield _more_than_replicas(spec, "minAvailable", total)
     if count_of(spec.get("minSuccess")) > total:
-        message = "job 'minSuccess' should not be greater than total replicas in tasks"
-        yield Finding("error", "spec.minSuccess", message, f"at most {total}")
+        yield _more_than_replicas(spec, "minSuccess", total)
+
+
+def _more_than_replicas(spec: Json, name: str, total: int) -> Finding:
+    message = f"job '{name}' should not be greater than total replicas in tasks, got {spec[name]}"
+    return Finding("error", f"spec.{name}", message, f"at most {total}")
 
 
 def _check_topology(task: Json, field: str) -> Iterator[Finding]:

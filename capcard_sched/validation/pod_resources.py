@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 #: Native resources, of which fractions and different requests and limits are accepted.
 _NATIVE: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
+_DEVICE_FORM: Final = "the same request and limit: the resource is a device"
 _NATIVE_PREFIXES: Final = ("hugepages-", "requests.", "limits.")
 
 
@@ -45,13 +46,13 @@ def check_resources(resources: Any, field: str) -> Iterator[Finding]:
         if request is None:
             continue
         if limit is not None and request > limit:
-            yield Finding("error", place, "is more than the limit", f"at most {resources['limits'][name]}")
+            raw, most = resources["requests"][name], resources["limits"][name]
+            yield Finding("error", place, f"{shown(raw)} is more than the limit", f"at most {most}")
         elif not _is_native(name) and name not in amounts["limits"]:
-            yield Finding("error", place, "has no limit", "the same request and limit: the resource is a device")
+            yield Finding("error", place, f"{shown(resources['requests'][name])} has no limit", _DEVICE_FORM)
         elif not _is_native(name) and limit is not None and request != limit:
-            yield Finding(
-                "error", place, "differs from the limit", "the same request and limit: the resource is a device"
-            )
+            values = f"{shown(resources['requests'][name])} differs from the limit {shown(resources['limits'][name])}"
+            yield Finding("error", place, values, _DEVICE_FORM)
 
 
 def _is_native(name: str) -> bool:
@@ -96,7 +97,10 @@ def check_pod_level(spec: Json, field: str) -> Iterator[Finding]:
     for name, request in supported["requests"].items():
         if name.startswith(_HUGE_PAGES) and milli(request) != milli(supported["limits"].get(name, -1)):
             place = f'{field}.requests["{name}"]'
-            yield Finding("error", place, "differs from the limit", "the same request and limit of huge pages")
+            limit = supported["limits"].get(name)
+            problem = "has no limit" if limit is None else f"differs from the limit {shown(limit)}"
+            message = f"{shown(request)} {problem}"
+            yield Finding("error", place, message, "the same request and limit of huge pages")
     yield from _beside_containers(spec, supported, field)
 
 
@@ -108,7 +112,7 @@ def _beside_containers(spec: Json, supported: dict[str, dict[str, Any]], field: 
         side = next((side for side in _SIDES if name in supported[side]), None)
         if side is not None and amount > getattr(pod, side)[name]:
             least = format_amount(name, amount)
-            message = f"is less than the {least} that the containers request"
+            message = f"{shown(supported[side][name])} is less than the {least} that the containers request"
             yield Finding("error", f'{field}.{side}["{name}"]', message, f"at least {least}")
     listed = spec.get("containers")
     for index, container in enumerate(listed if isinstance(listed, list) else ()):
@@ -117,4 +121,5 @@ def _beside_containers(spec: Json, supported: dict[str, dict[str, Any]], field: 
             if limits[name] > pod.limits[name]:
                 place = f'{field.removesuffix("resources")}containers[{index}].resources.limits["{name}"]'
                 most = format_amount(name, pod.limits[name])
-                yield Finding("error", place, "is more than the limit of the pod", f"at most {most}")
+                message = f"{format_amount(name, limits[name])} is more than the limit of the pod"
+                yield Finding("error", place, message, f"at most {most}")

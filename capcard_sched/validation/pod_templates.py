@@ -109,7 +109,7 @@ def _check_container(container: Json, field: str, names: set[str], volumes: set[
     if not isinstance(image, str) or not image:
         yield Finding("error", f"{field}.image", "is required", "an image reference")
     elif image != image.strip():
-        yield Finding("error", f"{field}.image", "must not have leading or trailing spaces", "an image reference")
+        yield Finding("error", f"{field}.image", f"{shown(image)} has leading or trailing spaces", "an image reference")
     yield from _choice(container, "imagePullPolicy", _PULL, field)
     yield from _check_ports(container.get("ports"), f"{field}.ports")
     for place, variable in _each(container.get("env"), f"{field}.env"):

@@ -27,6 +27,7 @@ from capcard_sched.model.objects import (
     PodSpec,
 )
 from capcard_sched.model.quantity import parse_quantity
+from capcard_sched.model.quoting import shown
 from capcard_sched.model.volumes import (
     PersistentVolumeClaimSpec,
     PersistentVolumeObject,
@@ -35,7 +36,7 @@ from capcard_sched.model.volumes import (
 )
 from capcard_sched.validation.checks import Finding
 from capcard_sched.validation.constraints import COMMON_RULES, RULES, quantity
-from capcard_sched.validation.fieldpath import describe, field_path, shown
+from capcard_sched.validation.fieldpath import describe, field_path
 from capcard_sched.validation.job_structure import check_job_structure
 from capcard_sched.validation.names import is_subdomain
 from capcard_sched.validation.pod_resources import check_pod_level

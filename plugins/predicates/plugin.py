@@ -9,6 +9,7 @@ import numpy as np
 
 from capcard_sched.framework.api.node_hooks import NODE_PODS, NODE_SPEC, OTHER_NODES, filter, score
 from capcard_sched.framework.api.node_view import Diagnosis
+from capcard_sched.framework.api.place_limits import PlaceLimit
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.toolkit.node_index import NodeIndex
 from capcard_sched.model.refusal import Code, Refusal
@@ -24,7 +25,7 @@ from capcard_sched.plugins.predicates.topology_spread import HostPorts, reject_b
 from capcard_sched.plugins.predicates.volume_rules import PodVolumes, VolumeRules
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import msgspec
 
@@ -204,6 +205,18 @@ class Predicates(Plugin):
         if not error:
             return None
         return Refusal("pre_predicate", self.name, "Unschedulable", error, code=Code.UNRESOLVABLE)
+
+    def place_limits(self, tasks: Sequence[Task]) -> Iterator[PlaceLimit]:
+        """Node selector and affinity; host ports and anti-affinity, by which the pods exclude each other."""
+        cls, index = tasks[0].cls, self._index
+        if self._enabled.node_affinity and (mask := index.matching(cls)) is not None:
+            yield PlaceLimit("the nodes that match their node selector and affinity have space for {limit}", nodes=mask)
+        if self._enabled.node_ports and cls.host_ports:
+            port, every = cls.host_ports[0].port, np.arange(len(index), dtype=np.intp)
+            yield PlaceLimit(f"the nodes have space for {{limit}} with host port {port}", domains=every)
+        for key in self._rules.apart(tasks):
+            text = f"their pod anti-affinity ({key}) leaves space for {{limit}}"
+            yield PlaceLimit(text, domains=index.column(key).codes)
 
     @filter(reads=NODE_SPEC)
     def filter_by_spec(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from capcard_sched.framework.toolkit.pod_terms import PodTerms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from capcard_sched.framework.toolkit.pod_terms import Spread, TermsOfClass
     from capcard_sched.framework.toolkit.topology_counts import CarriedTerms, CarrierCount, TopologyCount
@@ -73,6 +73,21 @@ class RuleBook(PodTerms[PodRules]):
         away = ((selector, key) for selector, key, sign in terms.affinity if valid and sign == _AWAY)
         for selector, topology_key in dict.fromkeys(away):
             yield self.counters.carriers(selector, topology_key), 1
+
+    def apart(self, tasks: Sequence[Task]) -> list[str]:
+        """The topology keys of required anti-affinity terms that each of some pods has and that select all of them."""
+        if not self.counters.has_terms(tasks[0].cls):
+            return []
+        terms, known = [self._terms.of(task) for task in tasks], self.counters.namespaces
+        away = {(selector, key) for selector, key, sign in terms[0].affinity if sign == _AWAY}
+        if any(one.affinity_error or one.spread_error for one in terms):
+            return []
+        return sorted(
+            key
+            for selector, key in away
+            if all((selector, key, _AWAY) in one.affinity for one in terms)
+            and all(selector.selects(task.namespace, task.labels, known) for task in tasks)
+        )
 
     def _derive(self, task: Task) -> PodRules:
         terms, counters = self._terms.of(task), self.counters

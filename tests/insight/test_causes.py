@@ -24,7 +24,15 @@ def answer(case: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[s
     plan = {"cluster": case["cluster"].replace("; ", "\n"), "operations": case.get("operations", ())}
     file.write_text("\n---\n".join([*(json.dumps(one) for one in objects_of(plan)), *objects]))
     start = "--expected-start" if "start" in case else "--no-expected-start"
-    words = [case.get("explain", "g"), "-f", str(file), "--until", "1m", start, *(["--fix"] if "fixes" in case else [])]
+    words = [
+        case.get("explain", "g"),
+        "-f",
+        str(file),
+        "--until",
+        case.get("until", "1m"),
+        start,
+        *(["--fix"] if "fixes" in case else []),
+    ]
     if text := DATA["confs"][case["conf"]]:
         (tmp_path / "conf.yaml").write_text(text)
         words += ["--scheduler-conf", str(tmp_path / "conf.yaml")]

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+import capcard_sched.framework.eviction
 from capcard_sched.framework.core import Core
 from capcard_sched.insight.sources.object_view import DeltaObjects
 from capcard_sched.insight.trials.forked_copy import ForkedCopyError, RunningCopy, in_copy
-from capcard_sched.insight.trials.preemption import PreemptionFinding, begin_trial
+from capcard_sched.insight.trials.preemption import CAUSES, PreemptionFinding, begin_trial
 from capcard_sched.insight.trials.trial import advance, with_actions
 from capcard_sched.model.deltas import Delta, ObjectChanged
 from capcard_sched.model.objects import NodeObject, QueueObject
@@ -22,6 +25,7 @@ from capcard_sched.model.trials import StateDifference
 from capcard_sched.testing import Harness
 
 H200 = "NVIDIA-H200"
+EVICTION = Path(capcard_sched.framework.eviction.__file__).parent
 CONF = """
 actions: "enqueue, allocate"
 tiers:
@@ -171,3 +175,9 @@ def test_a_policy_without_which_a_pod_would_preempt_is_named(pod: dict[str, Any]
 def test_a_policy_is_not_named_where_priority_does_not_suffice() -> None:
     h, objects = full(EVICTING, priority=0, **NEVER)
     assert evictions(h, objects) == (None, [])
+
+
+def test_each_cause_for_which_a_search_keeps_a_pod_has_words() -> None:
+    texts = "".join((EVICTION / name).read_text() for name in ("scope.py", "victim_index.py", "node_plans.py"))
+    named = set(re.findall(r'(?:return|else|cause =|CRITICAL =) "([a-z-]+)"', texts)) - {"whole", "job", "member"}
+    assert {"terminating", "not-running", "priority", "no-use", "system-critical", "same-job"} <= named <= CAUSES.keys()

@@ -129,6 +129,14 @@ HOOKS: tuple[Hook, ...] = (
         Combine.NOTIFY,
         "nothing",
     ),
+    Hook(
+        "place_limits",
+        "(tasks) -> PlaceLimits: what limits equal pods of one job beside each other on empty nodes, whatever cordons "
+        "and taints they have; called after `open`",
+        "enablePredicate",
+        Combine.MERGE,
+        "the amounts and cards of the nodes alone",
+    ),
     Hook("job_enqueued", "(job) -> None", "enableJobEnqueued", Combine.NOTIFY, "nothing"),
     Hook("target_job", "(jobs) -> job | None", "enableTargetJob", Combine.FIRST, "none"),
     Hook("reserved_nodes", "() -> None", "enableReservedNodes", Combine.NOTIFY, "nothing"),

@@ -240,7 +240,7 @@ class CapacityReader:
         )
 
     def _amounts(self, node: Node, resource: str) -> NodeCard:
-        total = node.allocatable.get(resource, 0)
+        total = offered_amounts(node).get(resource, 0)
         if resource not in self._columns.names:
             return NodeCard(node, resource, total, total)
         used = int(self._table.used[node.row, self._columns.column(resource)])

@@ -35,6 +35,8 @@ _VOLUMES: Final = "VolumeBinding"
 
 def no_node(data: JobFacts, pods: PendingPods, *, restricted: bool = False) -> tuple[str, list[str]]:
     """Summary and facts of pods that no node fits. `restricted`: that no node of a HyperNode fits."""
+    if pods.refusal is not None and pods.refusal.hook == "pre_predicate":  # whatever the nodes have
+        return f"No node fits: {_of_pod(data, pods)}", quota_beside(data)
     short = [] if restricted else [row for row in _short_rows(data, pods) if row.largest_free < row.per_pod]
     facts = [*_nodes(data, short), *quota_beside(data)]
     others = _others(pods, short)

@@ -149,6 +149,10 @@ def _not_placed(data: JobFacts) -> StageResult:
         more = [other.summary.rpartition("the gang starts with")[2] or other.summary for other in others]
         more = [sentences.capital(text.partition(": ")[2] if fitting else text) for text in more]
         return first._replace(facts=[*more, *first.facts])
+    if fitting and data.job.groups is not None:
+        nodes = brief(sorted({pods.node for pods in data.pending if pods.node}))
+        summary = f"Each subgroup fits alone (on {nodes}), and those that the gang starts with do not fit together"
+        return StageResult("GangWaiting", summary)
     if fitting:
         return StageResult("GangWaiting", node_causes.partly(data, fitting))
     held = [task.name for task in data.tasks if task.held]

@@ -9,6 +9,7 @@ from capcard_sched.controllers.objects import job_phase
 from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.framework.explain.diagnose import created_at, phase_of, scheduled_pods, waiting_since
 from capcard_sched.insight.sources.object_view import vcjob_key, vcjobs_of
+from capcard_sched.model.namespace_queues import queue_id
 from capcard_sched.model.status import PodGroupPhase, TaskStatus
 from capcard_sched.model.timestamps import format_timestamp, parse_time
 from capcard_sched.model.workload import is_of_vcjob, own_name
@@ -171,7 +172,7 @@ def _counts(job: Job) -> dict[TaskStatus, int]:
 def _of_vcjob(vcjob: Json, queue: str) -> Json:
     spec, status = vcjob["spec"], vcjob.get("status") or {}
     return {
-        "queue": spec.get("queue") or queue,
+        "queue": queue_id(spec.get("queue") or queue, vcjob["metadata"].get("namespace") or "default"),
         "pods": _replicas(vcjob),
         **{name: status.get(name) or 0 for name in ("running", "succeeded", "failed")},
         "retries": status.get("retryCount") or 0,

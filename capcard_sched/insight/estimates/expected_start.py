@@ -43,10 +43,11 @@ from capcard_sched.insight.trials.forked_copy import ForkedCopyError, in_copy
 from capcard_sched.model.annotations import SIMULATION_DURATION
 from capcard_sched.model.diagnosis import NEEDS_CHANGE, AwaitedEnd, ExpectedStart, no_start
 from capcard_sched.model.kinds import kind_of
+from capcard_sched.model.kube_groups import job_name
 from capcard_sched.model.namespace_queues import queue_id, queue_ref
 from capcard_sched.model.quoting import brief
 from capcard_sched.model.timestamps import format_timestamp
-from capcard_sched.model.workload import display_name
+from capcard_sched.model.workload import KUBE_KIND, display_name
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.kinds import RESOURCE_QUOTA
 from capcard_sched.simulation.kubelet import annotated_end
@@ -170,6 +171,8 @@ class Forecast:
         if key in self._jobs:
             return key
         kind, _, name = workload.partition("/")
+        if kind == KUBE_KIND:
+            return f"{namespace}/{job_name(name)}"
         pod = self._run.cluster.store.get(POD, namespace, name) if kind == "pod" else None
         return f"{namespace}/{pod_group}" if pod is None else job_key(pod)
 

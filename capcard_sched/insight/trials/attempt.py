@@ -31,6 +31,7 @@ from capcard_sched.model.diagnosis import JobDiagnosis
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.namespace_queues import queue_ref
 from capcard_sched.model.quantity import format_amount
+from capcard_sched.model.quoting import plural
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.model.status import PodGroupPhase
 
@@ -131,7 +132,12 @@ class JobAttempt:
         if tries_claims:
             facts[:0] = [claim.text for claim in islice(filter(self._holds, claims), 1)]
         if not is_small and not self._is_ready and is_fixed and may_never_start(found):
-            pods = len(self._core.snapshot().state.tasks)
+            pods, limit = len(self._core.snapshot().state.tasks), self._job.node_limit
+            if limit is not None and limit.places:
+                cause = f"it needs {plural(limit.figures.requested, 'pod')}, and {limit.places}"
+                return msgspec.structs.replace(
+                    found, stage="CannotStart", summary=f"{NEVER}: {cause}", facts=tuple(facts)
+                )
             facts.append(f"{UNTRIED}: the cluster has {pods} pods, and the trial has at most {_MOST_PODS}")
         return msgspec.structs.replace(found, facts=tuple(facts))
 

@@ -29,15 +29,25 @@ EVICTING_ACTIONS: Final = ("preempt", "reclaim")
 _SESSIONS: Final = 8
 #: Jobs times nodes of the cluster, up to which all jobs are tried where the one alone finds no victims.
 _MOST_TOGETHER: Final = 1000
-#: Why a pod is no victim, as the search counts it, to words.
-_CAUSES: Final = {
+#: Why a pod is no victim, as the search counts it, to words; another cause is the plugin that protects the pod.
+CAUSES: Final = {
     "not-preemptable": "not preemptable",
     "other-queue": "of other queues",
     "priority": "of no lower priority",
     "same-queue": "of the same queue",
     "service-type": "protected by service type",
-    "no-job": "of pods without a job",
+    "other-job": "of other jobs",
+    "no-job": "without a job",
     "queue-not-reclaimable": "of queues with reclaimable: false",
+    "terminating": "terminating",
+    "not-running": "not running",
+    "not-best-effort": "with requests",
+    "same-job": "of the same job",
+    "eviction-refused": "whose eviction was refused",
+    "no-use": "without the missing resources",
+    "system-critical": "critical for the system",
+    "preemptable": "kept by plugins",
+    "reclaimable": "kept by plugins",
 }
 
 
@@ -155,7 +165,7 @@ def _sentences(found: PreemptionTrial) -> list[str]:
 
 
 def _search(search: VictimsConsidered) -> str:
-    causes = [f"{count} {_CAUSES.get(cause, f'protected by {cause}')}" for cause, count in search.kept]
+    causes = [f"{count} {CAUSES.get(cause, f'protected by {cause}')}" for cause, count in search.kept]
     if search.not_enough:
         causes.append(f"not enough on {plural(search.not_enough, 'node')}")
     return f"{search.action} finds no victims ({', '.join(causes)})"

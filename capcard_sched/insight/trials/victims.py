@@ -15,7 +15,7 @@ from capcard_sched.insight.trials.change import ProposedChange
 from capcard_sched.model.job import SYSTEM_NAMESPACE
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.queue import subtree
-from capcard_sched.model.resources import PODS
+from capcard_sched.model.resources import CPU, MEMORY, PODS
 from capcard_sched.model.selectors import matches_labels, untolerated_taint
 from capcard_sched.model.status import ALLOCATED_STATUSES
 
@@ -138,11 +138,23 @@ def _held(state: ClusterState, task: Task, resource: str) -> float:
 
 
 def conflicts(core: Core, job: Job, needed: Sequence[Task]) -> Iterator[tuple[ProposedChange, ...]]:
-    """Units with pods that exclude the needed pods by a port, affinity, spread or device: per node, and all."""
+    """Units with pods that exclude the needed pods: per node, and all.
+
+    By a port, affinity, spread, device or claim, by the affinity of groups, and with their cards in the domains of a
+    network topology. A trial decides.
+    """
     by_node: dict[str, dict[EndingUnit, None]] = {}
     wanted, state = list({task.cls: task for task in needed}.values()), core.snapshot().state
+    is_confined = (job.topology is not None and job.topology.hard) or (
+        job.groups is not None and job.groups.has_topology
+    )
     for other in state.tasks.values():
-        if other.node is None or other.job is job or not any(_exclude(task, other, state.shares) for task in wanted):
+        if other.node is None or other.job is job:
+            continue
+        is_apart = other.job is not None and (_are_apart(job, other.job) or _are_apart(other.job, job))
+        if not is_apart and not any(
+            _exclude(task, other, state.shares) or (is_confined and _share_devices(task, other)) for task in wanted
+        ):
             continue
         if (unit := endable_unit(other)) is not None:
             by_node.setdefault(other.node.name, {})[unit] = None
@@ -156,12 +168,25 @@ def _exclude(task: Task, other: Task, shares: Collection[str]) -> bool:
     """Whether a running pod may exclude a pending one from a node; a trial decides. `shares`: of devices."""
     if any(task.cls.requests.get(name) and other.cls.requests.get(name) for name in shares):
         return True
+    if task.cls.claims and other.cls.claims:
+        return True
     if {one.port for one in task.cls.host_ports} & {one.port for one in other.cls.host_ports}:
         return True
     spread = task.namespace == other.namespace and any(
         matches_labels(one.label_selector, other.labels) for one in task.cls.spread
     )
     return spread or _repels(task, other) or _repels(other, task)
+
+
+def _share_devices(task: Task, other: Task) -> bool:
+    """Whether two pods request a common resource besides cpu, memory and a place on a node."""
+    common = task.cls.requests.keys() & other.cls.requests.keys()
+    return bool(common - {CPU, MEMORY, PODS})
+
+
+def _are_apart(one: Job, other: Job) -> bool:
+    """Whether a term of one group selects the labels of the other, whatever the namespaces."""
+    return any(matches_labels(term.groups, other.labels) for term in one.anti_affinity if term.groups is not None)
 
 
 def _repels(one: Task, other: Task) -> bool:

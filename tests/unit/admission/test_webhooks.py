@@ -374,11 +374,16 @@ _SELECTOR = {"podGroupSelector": {"matchLabels": {"a": "b"}}}
         ("required", {"topologyTier": 1}, ".podGroupSelector", "is required"),
         ("required", {**_SELECTOR}, "", "has none of topologyTierName and topologyTier"),
         ("required", {**_SELECTOR, "topologyTier": 1, "topologyTierName": "r"}, "", "has both of topologyTierName"),
-        ("required", {**_SELECTOR, "topologyTier": -1}, ".topologyTier", "is no tier"),
+        ("required", {**_SELECTOR, "topologyTier": "rack"}, ".topologyTier", 'expected a tier, got the string "rack"'),
         ("required", {**_SELECTOR, "topologyTier": 1, "weight": 5}, ".weight", "is not accepted in a required term"),
         ("preferred", {**_SELECTOR, "topologyTier": 1}, ".weight", "is required in a preferred term"),
-        ("preferred", {**_SELECTOR, "topologyTier": 1, "weight": 101}, ".weight", "is required in a preferred term"),
-        ("preferred", 5, "", "is no term"),
+        (
+            "preferred",
+            {**_SELECTOR, "topologyTier": 1, "weight": 101},
+            ".weight",
+            "expected a weight, got the number 101",
+        ),
+        ("preferred", 5, "", "expected a term, got the number 5"),
     ],
 )
 def test_a_malformed_affinity_between_groups_is_rejected(side: str, term: Any, field: str | None, message: str) -> None:

@@ -132,10 +132,10 @@ MALFORMED = [
     ("1" + "e" * 500, "is not a quantity: unknown suffix"),
     (float("nan"), f"'nan' is not a quantity: {FORM}"),
     (float("-inf"), f"'-inf' is not a quantity: {FORM}"),
-    (True, "'True' is not a quantity: expected text or a number"),
-    (None, "'None' is not a quantity: expected text or a number"),
+    (True, "true is not a quantity: expected text or a number"),
+    (None, "null is not a quantity: expected text or a number"),
     (["1"], "is not a quantity: expected text or a number"),
-    ({}, "'{}' is not a quantity: expected text or a number"),
+    ({}, "a mapping is not a quantity: expected text or a number"),
     (Decimal(1), "is not a quantity: expected text or a number"),
 ]
 

@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 _SCALED: Final = frozenset({"deployment", "replicaset"})
 
 
-#: Parts of the reasons of filters that compare pods.
-_CONFLICTS: Final = ("free ports", "anti-affinity", "topology spread", "DeviceSharing")
+#: Parts of the reasons of filters that compare pods, and of those of network topologies and claims.
+_CONFLICTS: Final = (
+    *("free ports", "anti-affinity", "topology spread", "DeviceSharing"),
+    *("allocate all claims", "HyperNode", "network tier", "subgroup"),
+)
 
 
 class EndFix(FixKind):
@@ -49,6 +52,7 @@ class EndFix(FixKind):
         if situation.needed and not any(pods.outcome == "refused" for pods in situation.found.pending):
             yield cheapest_on_nodes(situation.core, situation.session, situation.job, situation.needed)
             reasons = [row.reason for pods in situation.found.pending for row in pods.nodes]
+            reasons += [situation.found.summary, *(pods.message for pods in situation.found.pending)]
             if any(word in reason for reason in reasons for word in _CONFLICTS):
                 yield from conflicts(situation.core, situation.job, situation.needed)
 
