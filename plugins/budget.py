@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.framework.api.plugin import Plugin, Reads
-from capcard_sched.framework.toolkit.device_cards import ClaimableCards
+from capcard_sched.framework.toolkit.device_cards import DeviceCards
 from capcard_sched.model.card_budgets import spent_card
 from capcard_sched.model.queue import ancestors
 from capcard_sched.model.reasons import CARD_BUDGET_SPENT
@@ -45,7 +45,7 @@ class CardBudgets(Plugin):
     def setup(self) -> None:
         #: Queue to the spent budgets of itself and its ancestors, in order of name; queues without any are absent.
         self._spent: dict[str, list[CardBudget]] = {}
-        self._claimable = ClaimableCards()
+        self._devices = DeviceCards()
         #: Spent cards by name of the budget.
         self._reported: ReportOnce[str, tuple[str, str, str]] = ReportOnce()
 
@@ -103,7 +103,7 @@ class CardBudgets(Plugin):
         """The spent card that a job may get; "" for a job that the budget does not stop."""
         if budget.when_spent != "stop":
             return ""
-        return spent_card(job, budget.spent, self._is_card, partial(self._claimable.of, self._session))
+        return spent_card(job, budget.spent, self._is_card, partial(self._devices.claimable, self._session))
 
     def _is_card(self, resource: str) -> bool:
         """Whether the ledger charges a resource as cards: devices, and shares of devices."""

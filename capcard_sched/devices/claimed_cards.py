@@ -64,11 +64,16 @@ class ClaimedCards:
 
         `node`: None for one that is not known. `uncounted` names claims with further cards: of another model, of a
         device that is unknown or shared, of a claim that is not allocated yet, or whose first consumer is another pod.
+        Extended resources for which the pod has a claim are the devices of that claim, once they are known.
         """
-        found = held_cards(pod, node, card_labels)
-        if not pod.spec.resource_claims:
+        found, extended = held_cards(pod, node, card_labels), pod.status.extended_resource_claim_status
+        if not pod.spec.resource_claims and extended is None:
             return found
         claimed = self._claimed(pod)
+        if extended is not None:
+            if not claimed.thousandths and claimed.uncounted:
+                return found._replace(uncounted=_CLAIMS)
+            found = held_cards(pod, node, card_labels, without=extended.resources)
         if not found.thousandths or not (claimed.thousandths or claimed.uncounted):
             return claimed if found is NO_CARDS else found
         return found._replace(uncounted=_CLAIMS)
@@ -117,9 +122,12 @@ class ClaimedCards:
 
 
 def claim_keys(pod: PodObject) -> list[str]:
-    """`namespace/name` of the claims of a pod; those that do not exist yet are left out."""
-    namespace = pod.metadata.namespace or "default"
-    return [f"{namespace}/{each.claim}" for each in pod_claims(pod) if each.claim]
+    """`namespace/name` of the claims of a pod that exist; that for extended resources last."""
+    namespace, extended = pod.metadata.namespace or "default", pod.status.extended_resource_claim_status
+    names = [each.claim for each in pod_claims(pod) if each.claim]
+    if extended is not None and extended.resource_claim_name:
+        names.append(extended.resource_claim_name)
+    return [f"{namespace}/{name}" for name in names]
 
 
 def _is_first(pod: PodObject, status: ResourceClaimStatus) -> bool:

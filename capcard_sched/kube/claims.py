@@ -4,6 +4,9 @@ The finalizer is written first, then allocation and reservation in one write: an
 cleared together with all consumers. Every step carries the version that was read, and is idempotent. For devices with
 binding conditions, the PreBind is repeated until the driver reports them: it does not wait itself.
 
+An allocation or spec with opaque parameters must not go through JSON, which changes their bytes (`protobuf`): such a
+claim is updated instead of patched, in its version that was read.
+
 A claim for extended resources is created first, and deleted if the binding fails. Its name follows from the pod: a
 creation with an unknown outcome is repeated without a second claim. The status of the pod maps its containers to the
 requests of the claim; the API server keeps this entry once it is set.
@@ -21,6 +24,7 @@ from capcard_sched.kube.client import ApiError, RequestError, read_object
 from capcard_sched.kube.errors import RetryClass
 from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.paths import collection_path, object_path
+from capcard_sched.kube.protobuf import PROTOBUF, ProtobufError, changed, has, message, within, without
 from capcard_sched.kube.writes.requests import MERGE, deletion
 from capcard_sched.kube.writes.write_call import PreBindPendingError
 from capcard_sched.model.annotations import FENCE
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from capcard_sched.kube.client import Client
-    from capcard_sched.model.device_objects import AllocatedDevice, Allocation
+    from capcard_sched.model.device_objects import AllocatedDevice, AllocatedDevices, Allocation, DeviceClaim
     from capcard_sched.model.intents import Bind, ClaimAllocation, ExtendedClaim, ReleaseClaims
 
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
@@ -46,6 +50,11 @@ _JSON: Final = "application/json"
 #: Characters of a field manager.
 _LONGEST_MANAGER: Final = 128
 _SILENT: Final = Observer()
+#: Fields of a ResourceClaim in protobuf: `metadata`, its `resourceVersion` and `finalizers`; `status`, its
+#: `reservedFor`; `resource`, `name` and `uid` of a consumer.
+_METADATA, _VERSION, _FINALIZERS = 1, 6, 14
+_STATUS, _RESERVED = 3, 2
+_RESOURCE, _NAME, _UID = 3, 4, 5
 
 _encode = msgspec.json.Encoder().encode
 
@@ -114,6 +123,17 @@ class _Write(NamedTuple):
         """Sends one step. Returns the response."""
         path = object_path(_KIND, self.namespace, self.name, subresource)
         return await self._send(step, "PATCH", path, _encode(patch), MERGE)
+
+    async def update(self, step: str, version: str, change: Callable[[bytes], bytes], subresource: str = "") -> bytes:
+        """Sends one step, for the claim of a version in protobuf. Returns the response in JSON."""
+        body = await self.client.request("GET", object_path(_KIND, self.namespace, self.name), accept=PROTOBUF)
+        read = message(_METADATA, message(_VERSION, version))  # else a newer one that the request above found
+        try:
+            body = changed(body, lambda claim: change(claim) + read)
+        except ProtobufError as error:
+            raise ClaimError(f"resourceclaim {self.namespace}/{self.name}: {error}") from error
+        path = object_path(_KIND, self.namespace, self.name, subresource)
+        return await self._send(step, "PUT", path, body, PROTOBUF)
 
     async def create(self, pod: Bind, wanted: ExtendedClaim) -> _Claim:
         """Creates the claim for the extended resources of a pod. An earlier attempt may have created it."""
@@ -202,8 +222,18 @@ async def _reserve(write: _Write, bind: Bind, wanted: ClaimAllocation) -> _Claim
             raise ClaimError(f"resourceclaim {name} has {len(consumers)} consumers")
         consumer = {"resource": "pods", "name": bind.name, "uid": bind.uid}
         body["reservedFor"] = [*msgspec.to_builtins(consumers), consumer]
-    response = await write.patch(step, {"metadata": {"resourceVersion": version}, "status": body}, "status")
+    if status.allocation is not None and _is_opaque(status.allocation.devices):
+        new = message(_RESOURCE, "pods") + message(_NAME, bind.name) + message(_UID, bind.uid)
+        added = message(_STATUS, message(_RESERVED, new))
+        response = await write.update(step, version, lambda found: found + added, "status")
+    else:
+        response = await write.patch(step, {"metadata": {"resourceVersion": version}, "status": body}, "status")
     return msgspec.json.decode(response, type=_Claim)
+
+
+def _is_opaque(devices: DeviceClaim | AllocatedDevices) -> bool:
+    """Whether there are parameters for drivers, which an update must not write anew."""
+    return any(each.get("opaque") for each in devices.config or ())
 
 
 def _is_owner(pod: Bind | ReleaseClaims, claim: _Claim) -> bool:
@@ -215,8 +245,13 @@ async def _protect(write: _Write, claim: _Claim) -> str:
     known = claim.metadata.finalizers or ()
     if FINALIZER in known:
         return claim.metadata.resource_version
-    metadata = {"resourceVersion": claim.metadata.resource_version, "finalizers": [*known, FINALIZER]}
-    response = await write.patch("protect", {"metadata": metadata})
+    version = claim.metadata.resource_version
+    if _is_opaque(claim.spec.devices):
+        added = message(_METADATA, message(_FINALIZERS, FINALIZER))
+        response = await write.update("protect", version, lambda found: found + added)
+    else:
+        metadata = {"resourceVersion": version, "finalizers": [*known, FINALIZER]}
+        response = await write.patch("protect", {"metadata": metadata})
     return msgspec.json.decode(response, type=_Claim).metadata.resource_version
 
 
@@ -272,7 +307,14 @@ async def _release(write: _Write, bind: Bind | ReleaseClaims, wanted: ClaimAlloc
     if claim.metadata.uid != wanted.uid or len(left) == len(consumers):
         return
     status: dict[str, Any] = {"reservedFor": msgspec.to_builtins(left) or None}
-    if not left and clear and claim.status.allocation is not None:
-        status["allocation"] = None
-    metadata = {"resourceVersion": claim.metadata.resource_version}
-    await write.patch("release", {"metadata": metadata, "status": status}, "status")
+    allocation, version = claim.status.allocation, claim.metadata.resource_version
+    if not left and clear and allocation is not None:
+        status["allocation"] = allocation = None
+    if allocation is not None and _is_opaque(allocation.devices):
+        await write.update("release", version, lambda found: _without_consumer(found, bind.uid), "status")
+        return
+    await write.patch("release", {"metadata": {"resourceVersion": version}, "status": status}, "status")
+
+
+def _without_consumer(claim: bytes, uid: str) -> bytes:
+    return within(claim, _STATUS, lambda status: without(status, _RESERVED, lambda consumer: has(consumer, _UID, uid)))

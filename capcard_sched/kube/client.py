@@ -96,6 +96,7 @@ class _ClientRequest(NamedTuple):
     time_left: Callable[[], float] | None
     #: Of a watch: seconds between two bytes.
     silence: float | None = None
+    accept: str = "application/json"
 
 
 class Client:
@@ -120,7 +121,7 @@ class Client:
         self._observer = observer or Observer()
         self._clock = clock
         # Responses are not compressed: unpacking a list costs more than its transfer over a cluster's network.
-        self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": user_agent}
+        self._headers = {"Accept-Encoding": "identity", "User-Agent": user_agent}
         self._pools = Pool(connection, connections), Pool(connection, 0)
         self._is_open = False
         #: The encoded headers of every request, with the token that they contain.
@@ -148,6 +149,7 @@ class Client:
         params: Mapping[str, str] | None = None,
         body: bytes | None = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
         timeout: float | None = None,  # noqa: ASYNC109 -- raises Unreachable, unlike the caller's own timeouts
         throttled: bool = True,
         limit: int = _OBJECT_BYTES,
@@ -164,7 +166,9 @@ class Client:
             await self._throttle.wait()
         seconds = self._timeout if timeout is None else timeout
         pool = _LIMITED if throttled else _UNLIMITED
-        request = _ClientRequest(pool, method, path, params, body, content_type, seconds, limit, time_left)
+        request = _ClientRequest(
+            pool, method, path, params, body, content_type, seconds, limit, time_left, accept=accept
+        )
         response = await self._answer(request)
         if not HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
             raise _error_of(response)
@@ -211,7 +215,7 @@ class Client:
         if self._head is None or self._head[0] != token:
             lines = (f"{name}: {value}\r\n" for name, value in {**self._headers, **_authorization(token)}.items())
             self._head = token, "".join((pool.head, *lines))
-        head = f"{request.method} {target} HTTP/1.1\r\n{self._head[1]}"
+        head = f"{request.method} {target} HTTP/1.1\r\n{self._head[1]}Accept: {request.accept}\r\n"
         if request.body is not None:
             head += f"Content-Type: {request.content_type}\r\nContent-Length: {len(request.body)}\r\n"
         elif request.method not in _REPEATABLE:

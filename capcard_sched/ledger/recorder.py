@@ -384,7 +384,7 @@ class LedgerRecorder:
 
     def _complete(self, charge: ChargeRow, held: HeldCards) -> None:
         """Count the devices of claims whose allocation came after the binding."""
-        if held.thousandths > charge.thousandths:
+        if not held.uncounted or held.thousandths > charge.thousandths:
             charge.card, charge.thousandths, charge.uncounted = held
             self._rows.append(charge)
 

@@ -26,7 +26,7 @@ from capcard_sched.model.pod_requests import pod_amounts
 from capcard_sched.model.quantity import QuantityError, amounts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
     from capcard_sched.model.card_labels import CardLabels
     from capcard_sched.model.objects import NodeObject, PodObject
@@ -82,10 +82,15 @@ def _is_unavailable(node: NodeObject) -> bool:
     return bool(node.spec.unschedulable) or not_ready or any(taint.key in LOST_TAINTS for taint in taints)
 
 
-def held_cards(pod: PodObject, node: NodeInventory | None, card_labels: CardLabels = DEFAULT_CARD_LABELS) -> HeldCards:
+def held_cards(
+    pod: PodObject,
+    node: NodeInventory | None,
+    card_labels: CardLabels = DEFAULT_CARD_LABELS,
+    without: Container[str] = (),
+) -> HeldCards:
     """The cards of a bound pod, without those of its claims (`ClaimedCards`). Never raises.
 
-    `node`: None for one that is not known.
+    `node`: None for one that is not known; `without`: resources that do not count.
     """
     notes = pod.metadata.annotations or {}
     try:
@@ -96,6 +101,8 @@ def held_cards(pod: PodObject, node: NodeInventory | None, card_labels: CardLabe
         return shares
 
     def cards_of(resource: str) -> int:
+        if resource in without:
+            return 0
         amount = requested.limits.get(resource, requested.requests.get(resource, 0))
         return -(-amount // CARD) * CARD
 

@@ -34,10 +34,20 @@ class PodClaimStatus(_SpecPart, frozen=True):
     resource_claim_name: str | None = None
 
 
+class MappedResource(_SpecPart, frozen=True):
+    resource_name: str = ""
+
+
 class ExtendedClaimStatus(_SpecPart, frozen=True):
     """The claim for the extended resources of a pod that a DeviceClass offers; part of the status of a pod."""
 
     resource_claim_name: str = ""
+    request_mappings: tuple[MappedResource, ...] | None = None
+
+    @property
+    def resources(self) -> frozenset[str]:
+        """The resources for which the claim has devices."""
+        return frozenset([each.resource_name for each in self.request_mappings or ()])
 
 
 class SchedulingGroup(_SpecPart, frozen=True):

@@ -36,10 +36,10 @@ class CardAccounts:
         renamed = self.inventory.refresh(session, self.ledger.held_cards())
         self.renames += bool(renamed)
         # A change of everything includes a new accounting of shared devices.
-        if renamed or session.changed.everything or self.demands.over_capacity:
+        if renamed or session.changed.everything:
             self.demands.forget()
-        claimed = self.demands.claims.open(session)
-        if claimed:
-            self.demands.forget_claims()
+        else:
+            self.demands.prune(session)
+        claimed = self.demands.refresh_claims(session)
         claimed |= self.demands.forget_postponed(session)
         return self.ledger.refresh(session, renamed, claimed)

@@ -14,7 +14,7 @@ from capcard_sched.plugins.capacity_card.charge import CPU_KEY, MEMORY_KEY, Char
 from capcard_sched.plugins.capacity_card.claim_cards import ClaimCards, ClaimDemand
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from capcard_sched.framework.api.node_view import Rows
     from capcard_sched.framework.session.session import Session
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.capacity_card.card_inventory import CardInventory
 
 _Part: TypeAlias = tuple[str, int]
-#: Task classes, and results derived from them. Both caches are cleared beyond this size.
-_MAX_CLASSES = 4096
+#: Demands that are kept beyond twice the number of classes with pods.
+_SPARE: Final = 4096
+#: Results that are derived from the demand of one class.
+_MOST_DERIVED: Final = 64
 #: Postponed classes of a namespace that one session reads again.
 _MOST_AGAIN: Final = 64
 
@@ -93,10 +95,13 @@ class CardDemands:
         self.claims = ClaimCards()
         self._inventory = inventory
         self._demands: dict[TaskClass, CardDemand] = {}
+        self._most_demands = _SPARE
+        #: `namespace/name` of a claim, and "ResourceClaimTemplate namespace/name", to the classes whose demands use it.
+        self._readers: dict[str, set[TaskClass]] = {}
         #: By namespace, the classes whose claims a later session reads.
         self._postponed: dict[str, dict[TaskClass, None]] = {}
-        #: Results that others derive from demands, by their inputs.
-        self.derived: dict[tuple[object, ...], Any] = {}
+        #: Results that others derive from the demand of a class, by their other inputs.
+        self._derived: dict[TaskClass, dict[tuple[object, ...], Any]] = {}
         self._session: Session | None = None
 
     def open(self, session: Session) -> None:
@@ -112,14 +117,32 @@ class CardDemands:
             return demand.absent if is_expected else demand
         return demand
 
-    @property
-    def over_capacity(self) -> bool:
-        return max(len(self._demands), len(self.derived)) > _MAX_CLASSES
+    def derived(self, cls: TaskClass) -> dict[tuple[object, ...], Any]:
+        """Results that follow from the demand of a class, by their other inputs: to be read and added to."""
+        found = self._derived.setdefault(cls, {})
+        if len(found) > _MOST_DERIVED:
+            found.clear()
+        return found
 
-    def forget_claims(self) -> None:
-        for cls in [cls for cls in self._demands if cls.claims]:
-            del self._demands[cls]
-        self.derived.clear()
+    def refresh_claims(self, session: Session) -> set[str]:
+        """Forgets the demands of claims that changed. Returns the keys of the jobs whose demands may have changed.
+
+        O(changed claims) while devices and classes of devices stay, O(pods) for claims that no single pod owns.
+        """
+        snapshot, jobs = session.snapshot, set[str]()
+        if self.claims.open(session):
+            self._forget([cls for cls in self._demands if cls.claims])
+            return _jobs_of(session, lambda cls: bool(cls.claims))
+        shared: set[TaskClass] = set()
+        for key in session.changed.devices:
+            readers = self._readers.pop(key, ())
+            self._forget(readers)
+            shared.update(cls for cls in readers if any(not each.template for each in cls.claims))
+            claim = snapshot.claims.claims.get(key)
+            task = snapshot.tasks_by_uid.get(claim.owner.uid) if claim is not None and claim.owner is not None else None
+            if task is not None and task.job is not None:
+                jobs.add(task.job.key)
+        return jobs | _jobs_of(session, shared.__contains__) if shared else jobs
 
     def forget_postponed(self, session: Session) -> set[str]:
         """Forgets some postponed demands of each namespace. Returns the keys of their jobs."""
@@ -128,17 +151,29 @@ class CardDemands:
         again = {cls for classes in self._postponed.values() for cls in islice(classes, _MOST_AGAIN)}
         for cls in again:
             del self._postponed[cls.namespace][cls]
-            self._demands.pop(cls, None)
+        self._forget(again)
         self._postponed = {namespace: classes for namespace, classes in self._postponed.items() if classes}
-        self.derived.clear()
         if self._postponed:
             session.results.report.leave_unfinished()
-        tasks = session.snapshot.tasks_by_uid.values()
-        return {task.job.key for task in tasks if task.cls in again and task.job is not None}
+        return _jobs_of(session, again.__contains__)
+
+    def prune(self, session: Session) -> None:
+        """Forgets classes without pods, once they are many. Never others: claims are compared with devices once."""
+        if len(self._demands) > self._most_demands:
+            used = {task.cls for task in session.snapshot.tasks_by_uid.values()}
+            self._forget([cls for cls in self._demands if cls not in used])
+            self._readers = {key: kept for key, classes in self._readers.items() if (kept := classes & used)}
+            self._most_demands = 2 * len(self._demands) + _SPARE
+
+    def _forget(self, classes: Iterable[TaskClass]) -> None:
+        for cls in classes:
+            self._demands.pop(cls, None)
+            self._derived.pop(cls, None)
 
     def forget(self) -> None:
         self._demands.clear()
-        self.derived.clear()
+        self._derived.clear()
+        self._readers.clear()
 
     def placed(self, task: Task, node: Node | None, before: Charge | None = None, *, moved: bool = False) -> Charge:
         """The charge of a pod on a node; `before`: its charge so far; `moved`: on another node. Never fails.
@@ -232,7 +267,7 @@ class CardDemands:
         amount, error, unnamed, inferred, by_claims, postponed = 0, "", "", False, False, False
         try:
             names = parse_card_name(written)
-            claimed = self.claims.of(cls) if cls.claims else ClaimDemand()
+            claimed = self._claimed(cls) if cls.claims else ClaimDemand()
             if postponed := claimed.postponed:
                 self._postponed.setdefault(cls.namespace, {})[cls] = None
                 if self._session is not None:
@@ -271,6 +306,14 @@ class CardDemands:
         if error and names and not by_claims and not any(map(self._inventory.resources_of, names)):
             absent = self._absent(cls, names, amounts, shares)
         return CardDemand(claim, names, alternatives, error, unnamed, inferred, by_claims, absent, postponed)
+
+    def _claimed(self, cls: TaskClass) -> ClaimDemand:
+        for each in cls.claims:
+            if each.claim:
+                self._readers.setdefault(f"{cls.namespace}/{each.claim}", set()).add(cls)
+            else:
+                self._readers.setdefault(f"ResourceClaimTemplate {cls.namespace}/{each.template}", set()).add(cls)
+        return self.claims.of(cls)
 
     def _absent(
         self, cls: TaskClass, names: tuple[str, ...], amounts: tuple[_Part, ...], shares: tuple[_Part, ...]
@@ -334,6 +377,12 @@ class CardDemands:
             for resource in sorted({*cls.requests, *cls.limits})
             if self._inventory.is_card_resource(resource) and _count(cls, resource)
         ]
+
+
+def _jobs_of(session: Session, has: Callable[[TaskClass], bool]) -> set[str]:
+    """The keys of the jobs with pods of some classes. O(pods)."""
+    tasks = session.snapshot.tasks_by_uid.values()
+    return {task.job.key for task in tasks if has(task.cls) and task.job is not None}
 
 
 def _card_name(cls: TaskClass) -> str:

@@ -16,15 +16,20 @@ from capcard_sched.devices.claims import AllocationError, Claim
 from capcard_sched.devices.device_card import NVIDIA_DRIVER, card_of
 from capcard_sched.devices.extended_resources import extended_claim_name
 from capcard_sched.devices.inventory import DeviceInventory
-from capcard_sched.framework.toolkit.device_cards import accepted_cards, claim_of, device_offers, may_match, plan_of
+from capcard_sched.framework.toolkit.device_cards import (
+    DeviceCards,
+    accepted_cards,
+    claim_of,
+    device_offers,
+    may_match,
+    plan_of,
+)
 from capcard_sched.model.cards import CARD
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from capcard_sched.cel.program import Program
     from capcard_sched.devices.claims import ClaimPlan, RequestPlan
-    from capcard_sched.devices.inventory import PoolDevice
     from capcard_sched.framework.api.node_view import Mask
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.device_objects import ResourceClaimTemplateSpec
@@ -33,10 +38,8 @@ if TYPE_CHECKING:
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity_card.card_inventory import CardInventory
 
-#: Sets of selectors, and contents of claims, whose cards are kept: tenants write them.
-_MOST_SELECTORS: Final = 4096
-
-
+#: Contents of claims whose cards are kept: tenants write them.
+_MOST_CONTENTS: Final = 4096
 #: Devices that the selectors of the claims of one namespace are compared with in one session: about one CPU second.
 MOST_COMPARED: Final = 50_000
 
@@ -73,41 +76,20 @@ class ClaimCards:
         self._inventory = DeviceInventory()
         self._claims: Mapping[str, Claim] = {}
         self._templates: Mapping[str, ResourceClaimTemplateSpec] = {}
-        self._version = -1
+        self._devices = DeviceCards()
         self._session: Session | None = None
-        #: Every device with its card, for one version of the inventory.
-        self._devices: list[tuple[str, PoolDevice]] = []
-        #: The first device of each content, by the attributes that selectors read.
-        self._different: tuple[frozenset[str] | None, list[tuple[str, PoolDevice]]] | None = None
         #: Nodes with devices of each card, with the versions of devices and nodes they were computed for.
         self._offers: tuple[tuple[int, int, int], dict[str, Mask]] | None = None
-        #: Selectors to the cards of the devices that they match, and whether some of them are shared: pods with
-        #: generated claims have classes of their own with equal selectors.
-        self._cards: dict[tuple[Program, ...], dict[str, bool]] = {}
         #: Content of a claim and accepted cards to its requests for cards.
         self._requests: dict[tuple[bytes, tuple[str, ...]], list[_CardRequest]] = {}
-        #: Devices that selectors were compared with: in this session by namespace, and since the start.
+        #: Devices that selectors were compared with in this session, by namespace.
         self._compared_for = Counter[str]()
-        self._compared = 0
 
-    def open(self, session: Session) -> set[str]:
-        """The keys of the jobs whose demands may have changed."""
-        changed, self._session = session.changed, session
+    def open(self, session: Session) -> bool:
+        """Whether the demand of any claim may have changed, not only of `session.changed`."""
+        self._session = session
         self._compared_for.clear()
-        if self.read(session.snapshot.devices, session.snapshot.claims.claims, session.snapshot.claim_templates):
-            tasks = session.snapshot.tasks_by_uid.values()
-            return {task.job.key for task in tasks if task.cls.claims and task.job is not None}
-        found: set[str] = set()
-        for key in changed.devices:
-            claim = session.snapshot.claims.claims.get(key)
-            task = (
-                session.snapshot.tasks_by_uid.get(claim.owner.uid)
-                if claim is not None and claim.owner is not None
-                else None
-            )
-            if task is not None and task.job is not None:
-                found.add(task.job.key)
-        return found
+        return self.read(session.snapshot.devices, session.snapshot.claims.claims, session.snapshot.claim_templates)
 
     def read(
         self,
@@ -117,13 +99,9 @@ class ClaimCards:
     ) -> bool:
         """Uses these devices, claims and templates (by `namespace/name`). True if devices or classes changed."""
         self._inventory, self._claims, self._templates = inventory, claims, templates
-        if inventory.version == self._version:
+        if not self._devices.read(inventory):
             return False
-        self._version = inventory.version
-        self._cards.clear()
         self._requests.clear()
-        self._devices = [(card_of(device), device) for device in inventory.all_devices()]
-        self._different = None
         return True
 
     def totals(self, nodes: CardInventory) -> Mapping[str, int]:
@@ -139,13 +117,13 @@ class ClaimCards:
 
     def offered(self, names: Iterable[str]) -> list[str]:
         """Those of some cards that devices of ResourceSlices are."""
-        cards = {card for card, _ in self._devices}
+        cards = {card for card, _ in self._devices.all}
         return [name for name in names if name in cards]
 
     @property
     def version(self) -> int:
         """Increases with every change of devices."""
-        return self._version
+        return self._inventory.version
 
     def offers(self, card: str) -> Mask:
         """Mask of the nodes that reach devices of a card, whether in use or not: bool [nodes]."""
@@ -158,7 +136,7 @@ class ClaimCards:
         masks = self._offers[1]
         if card not in masks:
             mask = masks[card] = np.zeros(len(nodes), dtype=bool)
-            for each in [device for one, device in self._devices if one == card]:
+            for each in [device for one, device in self._devices.all if one == card]:
                 if local := each.slice.node or each.spec.node_name:
                     node = nodes.by_name.get(local)
                     if node is not None:
@@ -206,7 +184,7 @@ class ClaimCards:
             claim = claim_of(namespace, each, self._claims, self._templates)
             plan = plan_of(claim, self._inventory)
             requests = [one for alternatives in plan.requests for one in alternatives] if plan is not None else ()
-            for card, device in self._devices:
+            for card, device in self._devices.all:
                 if (
                     not card
                     and device.id[0] == NVIDIA_DRIVER
@@ -233,14 +211,14 @@ class ClaimCards:
                     f"the cards of claim {each.claim or each.template} are not known yet: the selectors of namespace "
                     f"{namespace} were compared with {MOST_COMPARED} devices in this session"
                 )
-            before = self._compared
+            before = self._devices.compared
             found = [
                 request
                 for alternatives in plan.requests
                 if (request := self._requested(plan, alternatives, names)) is not None
             ]
-            self._compared_for[namespace] += self._compared - before
-            if len(self._requests) >= _MOST_SELECTORS:
+            self._compared_for[namespace] += self._devices.compared - before
+            if len(self._requests) >= _MOST_CONTENTS:
                 self._requests.clear()
             self._requests[claim.content, names] = found
         if found and not each.template:
@@ -290,21 +268,12 @@ class ClaimCards:
 
         `names` restricts the cards of NVIDIA's devices.
         """
-        key = tuple([selector.program for selector in request.selectors])
-        cards = self._cards.get(key)
-        if cards is None:
-            if len(self._cards) >= _MOST_SELECTORS:
-                self._cards.clear()
-            cards = self._cards[key] = {}
-            self._compared += len(self._different_devices())
-            for card, device in self._different_devices():
-                if may_match(request, device):
-                    cards[card] = cards.get(card, False) or device.is_shared
+        cards = self._devices.matching(request)
         if names and any(cards):
             accepted = {card: is_shared for card, is_shared in cards.items() if card in names}
             if not accepted:
                 raise AllocationError(f"no device of card <{'|'.join(names)}> matches request {request.name}")
-            cards = {**accepted, **({"": False} if self._others_match(request) else {})}
+            cards = {**accepted, **({"": False} if self._devices.others_match(request) else {})}
         if not any(cards):
             return tuple(cards)
         listed = ", ".join(sorted(filter(None, cards)))
@@ -320,22 +289,6 @@ class ClaimCards:
                 f"request {request.name}: allowMultipleAllocations of <{listed}> is not supported with card quotas"
             )
         return tuple(cards)
-
-    def _others_match(self, request: RequestPlan) -> bool:
-        """Whether devices of drivers without cards pass the selectors."""
-        different = self._different_devices()
-        self._compared += len(different)
-        return any(device.id[0] != NVIDIA_DRIVER and may_match(request, device) for _, device in different)
-
-    def _different_devices(self) -> list[tuple[str, PoolDevice]]:
-        """A card and a device of each that differ for selectors. O(devices) only after a change of what they read."""
-        read = self._inventory.read_attributes()
-        if self._different is None or self._different[0] != read:
-            different: dict[tuple[str, Hashable], tuple[str, PoolDevice]] = {}
-            for card, device in self._devices:
-                different.setdefault((card, device.content.part(read)), (card, device))
-            self._different = read, list(different.values())
-        return self._different[1]
 
 
 def _keys(task: Task) -> list[str]:

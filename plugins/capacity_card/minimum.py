@@ -115,8 +115,8 @@ class Minimum:
         alike = self._alike(job, held)
         if alike is None:
             return self._quantities(job, self._members(job, held))
-        derived, annotation = self._demands.derived, job.annotations.get(CARD_REQUEST)
-        inputs = alike.rank, alike.task.cls, alike.charge, alike.size, job.min_available, annotation
+        derived, annotation = self._demands.derived(alike.task.cls), job.annotations.get(CARD_REQUEST)
+        inputs = alike.rank, alike.charge, alike.size, job.min_available, annotation
         known: tuple[Mapping[str, int] | None, JobQuantities] | None = derived.get(inputs)
         if known is None or known[0] != job.min_resources:
             known = derived[inputs] = job.min_resources, self._quantities(job, [alike])

@@ -45,6 +45,11 @@ def node_affinity(index: NodeIndex, cls: TaskClass) -> Vector | None:
     return total
 
 
+def _prefers_nodes(cls: TaskClass) -> bool:
+    affinity = cls.affinity.node_affinity if cls.affinity is not None else None
+    return affinity is not None and bool(affinity.preferred)
+
+
 def normalized(raw: Vector | None, rows: NodeView) -> Scores | None:
     """Raw scores (int64 [nodes]) over the candidates, 0 to 100: float64 [k]; None when all are equal."""
     if raw is None or not len(rows):
@@ -138,6 +143,13 @@ class NodeOrder(Plugin):
     def _has_preferences(self, signature: PodSignature) -> bool:
         return signature.context(self.name) is not None
 
+    def _compares(self, signature: PodSignature) -> bool:
+        """Whether `compare` has a part for any candidates: without one the best node is that of the kept scores."""
+        weights, cls = self._weights, signature.cls
+        if weights.taint_toleration and self._index.preferences(cls.tolerations) is not None:
+            return True
+        return bool(weights.node_affinity) and weights.scoring == "kube-scheduler" and _prefers_nodes(cls)
+
     @score(reads=NODE_SPEC)
     def score_spec(self, signature: PodSignature, rows: NodeView) -> Scores | None:
         weights, cls = self._weights, signature.cls
@@ -152,7 +164,7 @@ class NodeOrder(Plugin):
     def score_utilization(self, signature: PodSignature, rows: NodeView) -> Scores | None:
         return self._utilization.scores(signature.cls, rows)
 
-    @score(reads=CANDIDATES)
+    @score(reads=CANDIDATES, when=_compares)
     def compare(self, signature: PodSignature, candidates: NodeView) -> Scores | None:
         weights, cls = self._weights, signature.cls
         parts: list[tuple[int, Scores | None]] = []

@@ -266,6 +266,9 @@ class ClaimRules:
             self._reject_without_devices(claims, rows, result)
 
     def _reject_without_devices(self, claims: PodClaims, rows: NodeView, result: FilterResult) -> None:
+        if claims.extended is None and result.unanimous:
+            self._verdicts.reject(self._device_search(claims, future=rows.future), rows, result, None)
+            return
         is_open = result.open  # a diagnosis has all nodes, also those that the pod does not tolerate
         if claims.extended is None:
             places = None if is_open.all() else np.flatnonzero(is_open)

@@ -106,7 +106,8 @@ class Kubelet:
     async def _start(self, pod: Manifest) -> None:
         meta = pod["metadata"]
         await asyncio.sleep(self.start_delay)
-        if pod["spec"].get("resourceClaims") and not await self._prepared(pod):
+        extended = pod["status"].get("extendedResourceClaimStatus")
+        if (pod["spec"].get("resourceClaims") or extended) and not await self._prepared(pod):
             return
         if meta["uid"] in self._ending:
             return
@@ -149,13 +150,18 @@ class Kubelet:
         """What the first claim of a pod lacks; "" if none lacks anything."""
         meta = pod["metadata"]
         made = {row["name"]: row.get("resourceClaimName") for row in pod["status"].get("resourceClaimStatuses") or ()}
-        for each in pod["spec"]["resourceClaims"]:
-            name = each.get("resourceClaimName") or made.get(each["name"], "")
+        wanted = [
+            (each["name"], each.get("resourceClaimName") or made.get(each["name"], ""))
+            for each in pod["spec"].get("resourceClaims") or ()
+        ]
+        if extended := pod["status"].get("extendedResourceClaimStatus"):
+            wanted.append(("extended resources", extended["resourceClaimName"]))
+        for entry, name in wanted:
             if name is None:
                 continue
             claim = await self._cluster.find("resourceclaims", name, namespace=meta["namespace"]) if name else None
             if claim is None:
-                return f"ResourceClaim {name or each['name']} not found"
+                return f"ResourceClaim {name or entry} not found"
             if not claim.get("status", {}).get("allocation"):
                 return f"ResourceClaim {name} is not allocated"
             if meta["uid"] not in [consumer["uid"] for consumer in claim["status"].get("reservedFor") or ()]:

@@ -247,7 +247,7 @@ class Oracle:
         if card:
             self._check_quota(queue, card, moment)
         named = [each.strip() for each in _annotations(pod).get("volcano.sh/card.name", "").split("|")]
-        if node is not None and any(named) and _card(node) not in named:
+        if node is not None and any(named) and _card(node) not in named and not _claimed(pod):
             self._violated(moment.revision, f"pod {_name(pod)} is on node {node_name}, which lacks its card")
 
     def _check_node(self, name: str, moment: Moment) -> None:
@@ -368,7 +368,10 @@ def amounts(quantities: Mapping[str, Any]) -> Amounts:
 
 
 def request_of(pod: Manifest) -> Amounts:
-    """A pod's usage of its node: containers and sidecars together, or the largest init step, and the overhead."""
+    """A pod's usage of its node: containers and sidecars together, or the largest init step, and the overhead.
+
+    Extended resources for which the pod has a claim are devices of that.
+    """
     spec = pod["spec"]
     together: Amounts = Counter()
     largest: Amounts = Counter()
@@ -380,7 +383,14 @@ def request_of(pod: Manifest) -> Amounts:
         largest |= step + together
     for container in spec["containers"]:
         together.update(_requested(container))
-    return (together | largest) + amounts(spec.get("overhead") or {})
+    found = (together | largest) + amounts(spec.get("overhead") or {})
+    return Counter({resource: amount for resource, amount in found.items() if resource not in _claimed(pod)})
+
+
+def _claimed(pod: Manifest) -> set[str]:
+    """The extended resources of a pod that devices of its claim provide."""
+    extended = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+    return {each["resourceName"] for each in extended.get("requestMappings") or ()}
 
 
 def _requested(container: Manifest) -> Amounts:

@@ -224,6 +224,8 @@ class PlacementEngine:
             if len(self._score_caches) >= self._most_score_caches:
                 del self._score_caches[next(iter(self._score_caches))]
         self._score_caches[signature.row_key] = cache  # most recently used
+        if hooks.picks_highest and (row := cache.highest()) is not None:
+            return row
         candidates, scores = cache.candidates()
         if len(candidates) and hooks.reads_other_nodes:
             result = FilterResult(len(candidates))
@@ -377,13 +379,25 @@ class ScoreCache:
 
     def candidates(self) -> tuple[Rows, Scores]:
         """Feasible rows, ascending, and their scores without comparing hooks: intp and float64 [k]."""
+        self._sync()
+        rows = (self._scores > _NEVER).nonzero()[0]
+        return rows, self._scores.take(rows)
+
+    def highest(self) -> int | None:
+        """The lowest of the rows with the highest score, -1 without a feasible row; None if a score is no number."""
+        self._sync()
+        scores = self._scores
+        row = int(scores.argmax()) if len(scores) else -1
+        if row < 0 or scores[row] == _NEVER:
+            return -1
+        return row if scores[row] > _NEVER else None
+
+    def _sync(self) -> None:
         table = self._table
         if self._synced != table.serial:
             changed = (table.stamps > self._synced).nonzero()[0]
             self._evaluate(changed[self._feasible.take(changed)])
             self._synced = table.serial  # only now: a failed hook is called again
-        rows = (self._scores > _NEVER).nonzero()[0]
-        return rows, self._scores.take(rows)
 
     def _evaluate(self, rows: Rows) -> None:
         hooks, table, signature = self._hooks, self._table, self._signature

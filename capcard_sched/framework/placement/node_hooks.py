@@ -91,6 +91,7 @@ class _ApplyingHooks:
         self.row_scores = [hook for hook in scores if NODE_SPEC < hook.reads < CANDIDATES]
         self.comparing_scores = [hook for hook in scores if hook.reads >= CANDIDATES]
         self.read_pods = any(hook.reads == NODE_PODS for hook in (*filters, *scores))
+        self.are_kept = not self.other_filters and not self.comparing_scores
         self.read_other_nodes = bool(self.other_filters) or any(hook.reads == OTHER_NODES for hook in scores)
 
 
@@ -101,6 +102,7 @@ class SignatureHooks:
         "_best_node",
         "_hooks",
         "_signature",
+        "picks_highest",
         "reads_other_nodes",
         "reads_pods",
     )
@@ -113,6 +115,8 @@ class SignatureHooks:
         self.reads_pods = hooks.read_pods
         #: Whether placements elsewhere may change the result for a node.
         self.reads_other_nodes = hooks.read_other_nodes
+        #: Whether the best node is that with the highest score by hooks that read single nodes.
+        self.picks_highest = hooks.are_kept and not self._best_node
 
     def compares_nodes(self, table: NodeTable, candidates: Rows) -> bool:
         """Whether the score of one of all feasible rows depends on the others now."""

@@ -13,8 +13,9 @@ from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
 from capcard_sched.model.cards import CardSyntaxError, parse_card_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Hashable, Mapping
 
+    from capcard_sched.cel.program import Program
     from capcard_sched.devices.claims import ClaimPlan, RequestPlan
     from capcard_sched.devices.inventory import DeviceId, DeviceInventory, PoolDevice
     from capcard_sched.devices.ledger import DeviceLedger
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from capcard_sched.model.task_class import TaskClass
 
 DeviceState: TypeAlias = Literal["used", "tainted", "blocked", "free"]
+#: Sets of selectors whose cards are kept: tenants write them.
+MOST_SELECTORS: Final = 4096
 #: Effects of taints that keep claims without a toleration away.
 _EXCLUDING: Final = frozenset({"NoSchedule", "NoExecute"})
 
@@ -83,34 +86,72 @@ def may_match(request: RequestPlan, device: PoolDevice) -> bool:
         return False
 
 
-class ClaimableCards:
-    """The cards that pods may get by their claims."""
+class DeviceCards:
+    """The cards of all devices, and of those that requests match, whether in use or not."""
 
     def __init__(self) -> None:
-        #: One device of each content that is a card, with its card, for one version of the inventory.
-        self._devices: tuple[int, list[tuple[str, PoolDevice]]] = (-1, [])
+        self._inventory: DeviceInventory | None = None
+        self._version = -1
+        #: Every device with its card, "" for none.
+        self.all: list[tuple[str, PoolDevice]] = []
+        #: The first device of each content, by the attributes that selectors read.
+        self._different: tuple[frozenset[str] | None, list[tuple[str, PoolDevice]]] | None = None
+        #: Selectors to the cards of the devices that they match, and whether some of them are shared: claims of one
+        #: template have equal selectors.
+        self._matching: dict[tuple[Program, ...], dict[str, bool]] = {}
+        #: Devices that selectors were compared with since the start.
+        self.compared = 0
 
-    def of(self, session: Session, cls: TaskClass) -> set[str]:
-        """The cards of the devices that a request of a pod's claims matches, whether in use or not.
+    def read(self, inventory: DeviceInventory) -> bool:
+        """Uses these devices. True if devices or classes changed; O(devices) then."""
+        if inventory is self._inventory and inventory.version == self._version:
+            return False
+        self._inventory, self._version = inventory, inventory.version
+        self._matching.clear()
+        self.all = [(card_of(device), device) for device in inventory.all_devices()]
+        self._different = None
+        return True
 
-        The annotation `card.name` restricts them. O(distinct devices).
-        """
+    def matching(self, request: RequestPlan) -> Mapping[str, bool]:
+        """The cards of the devices that pass the selectors of a request, and whether some of them are shared."""
+        key = tuple([selector.program for selector in request.selectors])
+        cards = self._matching.get(key)
+        if cards is None:
+            if len(self._matching) >= MOST_SELECTORS:
+                self._matching.clear()
+            cards = self._matching[key] = {}
+            for card, device in self._compare():
+                if may_match(request, device):
+                    cards[card] = cards.get(card, False) or device.is_shared
+        return cards
+
+    def others_match(self, request: RequestPlan) -> bool:
+        """Whether devices of drivers without cards pass the selectors."""
+        return any(device.id[0] != NVIDIA_DRIVER and may_match(request, device) for _, device in self._compare())
+
+    def claimable(self, session: Session, cls: TaskClass) -> set[str]:
+        """The cards that pods of a class may get by their claims; the annotation `card.name` restricts them."""
         snapshot, found = session.snapshot, set[str]()
-        if self._devices[0] != snapshot.devices.version:
-            contents = {id(each.content): each for each in snapshot.devices.all_devices()}
-            cards = [(card_of(each), each) for each in contents.values()]
-            self._devices = snapshot.devices.version, [(card, each) for card, each in cards if card]
+        self.read(snapshot.devices)
         for each in cls.claims:
             claim = claim_of(cls.namespace, each, snapshot.claims.claims, snapshot.claim_templates)
             plan = plan_of(claim, snapshot.devices)
             requests = [one for alternatives in plan.requests for one in alternatives] if plan is not None else []
-            read = snapshot.devices.read_attributes()
-            distinct = {(card, device.content.part(read)): device for card, device in self._devices[1]}
-            for request in requests:
-                if not request.admin_access:
-                    found |= {card for (card, _), device in distinct.items() if may_match(request, device)}
+            found.update(*[self.matching(request) for request in requests if not request.admin_access])
         named = accepted_cards(cls.annotations)
-        return found.intersection(named) if named else found
+        return found.intersection(named) if named else found - {""}
+
+    def _compare(self) -> list[tuple[str, PoolDevice]]:
+        """A card and a device of each that differ for selectors. O(devices) only after a change of what they read."""
+        assert self._inventory is not None
+        read = self._inventory.read_attributes()
+        if self._different is None or self._different[0] != read:
+            different: dict[tuple[str, Hashable], tuple[str, PoolDevice]] = {}
+            for card, device in self.all:
+                different.setdefault((card, device.content.part(read)), (card, device))
+            self._different = read, list(different.values())
+        self.compared += len(self._different[1])
+        return self._different[1]
 
 
 class DeviceOffer(NamedTuple):

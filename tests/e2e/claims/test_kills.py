@@ -14,9 +14,10 @@ from aiohttp import web
 
 from tests.controlplane.device_driver import DeviceDriver, device_class
 from tests.controlplane.faults import Fault, Forward
-from tests.controlplane.manifests import node, pod_group, queue
+from tests.controlplane.manifests import node, pod, pod_group, queue
 from tests.controlplane.proxy import Proxy
 from tests.e2e.claims.scenes import (
+    GPU,
     H200,
     NIC,
     PATIENCE,
@@ -35,6 +36,7 @@ from tests.e2e.daemons import CARD_CONF, Daemon
 pytestmark = pytest.mark.campaign
 
 CLAIM, STATUS, BINDING = "/resourceclaims/[^/]+$", "/resourceclaims/[^/]+/status$", "/binding$"
+CREATION, MAPPING = "/resourceclaims$", "/pods/g-[01]/status$"
 
 
 class After:
@@ -105,6 +107,32 @@ async def test_a_leader_ends_after_a_write(
     async with await change_over(world, proxy, After(proxy, verb, path, nth)) as second:
         await until_running(world.cluster, {"g-0", "g-1", "other"})
         assert sorted(chain(*(await held(world.cluster)).values())) == ["n1/g0", "n1/g1", "n1/g2"]
+        await world.end(second, "g-0", "g-1", "other")
+
+
+@pytest.mark.parametrize("nth", [1, 2], ids=["first", "last"])
+@pytest.mark.parametrize(
+    ("verb", "path"),
+    [("POST", CREATION), ("PATCH", STATUS), ("PATCH", MAPPING), ("POST", BINDING)],
+    ids=["claim", "allocation", "mapping", "binding"],
+)
+async def test_a_leader_ends_after_a_write_for_extended_resources(
+    world: World,
+    proxy: Proxy,
+    verb: str,
+    path: str,
+    nth: int,
+) -> None:
+    """The next leader deletes the claims that it finds for pods without a node, and makes new ones."""
+    await furnish(world)
+    await world.cluster.patch("deviceclasses", GPU, {"spec": {"extendedResourceName": "nvidia.com/gpu"}})
+    amounts = {"cpu": "1", "nvidia.com/gpu": "1"}
+    members = [pod(f"g-{index}", group="g", cards=H200, requests=amounts) for index in range(2)]
+    await world.cluster.create_all([pod_group("g", queue="q", members=2), *members])
+    async with await change_over(world, proxy, After(proxy, verb, path, nth)) as second:
+        await until_running(world.cluster, {"g-0", "g-1", "other"})
+        assert sorted(chain(*(await held(world.cluster)).values())) == ["n1/g0", "n1/g1", "n1/g2"]
+        assert len(await world.cluster.list("resourceclaims")) == 3
         await world.end(second, "g-0", "g-1", "other")
 
 

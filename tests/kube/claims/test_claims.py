@@ -7,18 +7,22 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
+from aiohttp import web
 
 from capcard_sched.kube.claims import FINALIZER, ClaimError, release_claims, reserve_claims
 from capcard_sched.kube.client import ApiError, Client
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.errors import RequestError
 from capcard_sched.kube.instrumentation import Observer
+from capcard_sched.kube.protobuf import PROTOBUF
 from capcard_sched.model.device_objects import AllocatedDevice, AllocatedDevices, Allocation
 from capcard_sched.model.intents import Bind, ClaimAllocation
 from capcard_sched.model.objects import NodeSelector, NodeSelectorTerm, Requirement
 from tests.controlplane.cluster import Cluster
+from tests.controlplane.faults import Fault, Forward
 from tests.controlplane.manifests import Manifest, plain
 from tests.controlplane.proxy import Proxy
 
@@ -151,16 +155,97 @@ async def test_a_reservation_keeps_the_time_of_the_allocation(world: World) -> N
     assert (await world.cluster.get("resourceclaims", "c"))["status"]["allocation"] == before
 
 
-@pytest.mark.xfail(strict=True, reason="a patch writes opaque parameters anew, and the API server compares their bytes")
-async def test_a_claim_with_parameters_that_are_not_compact_is_allocated(world: World) -> None:
-    """Clients in Python write a space after each colon, which the API server keeps."""
-    config = [{"opaque": {"driver": "gpu.example.com", "parameters": {"sharing": "exclusive"}}}]
-    spec = {"devices": {**world.claim["spec"]["devices"], "config": config}}
-    body = json.dumps(plain("ResourceClaim", "spaced", API, spec=spec))
-    path, headers = await world.cluster.path("resourceclaims"), {"Content-Type": "application/json"}
-    async with world.cluster.session.post(path, data=body, headers=headers) as answer:
-        world.claim = await answer.json()
+#: Opaque parameters as clients in other languages than Go write them; the API server stores these bytes.
+WRITTEN = {
+    "spaces": '{ "sharing": "exclusive" }',
+    "order": '{"b":1,"a":[2, 1]}',
+    "numbers": '{"a":1.0,"b":1e3,"c":123456789012345678901234567890}',
+    "signs": '{"a":"<&>"}',
+    "twice": '{"a":1,"a":2}',
+    "compact": '{"a":1}',
+}
+
+
+async def _send(cluster: Cluster, method: str, path: str, body: Manifest, parameters: str) -> Manifest:
+    """Sends JSON in which `"PARAMETERS"` stands for these."""
+    data = json.dumps(body).replace('"PARAMETERS"', parameters)
+    async with cluster.session.request(method, path, data=data, headers={"Content-Type": "application/json"}) as answer:
+        assert answer.status < 300, await answer.text()
+        found: Manifest = await answer.json()
+        return found
+
+
+async def _as_written(cluster: Cluster, parameters: str) -> int:
+    """How often the API server has these bytes in the claim."""
+    path = await cluster.path("resourceclaims", "written")
+    async with cluster.session.get(path, headers={"Accept": PROTOBUF}) as answer:
+        return (await answer.read()).count(parameters.encode())
+
+
+@pytest_asyncio.fixture
+async def written(world: World, request: pytest.FixtureRequest) -> str:
+    """Parameters of the claim."""
+    parameters: str = WRITTEN[request.param]
+    config = [{"opaque": {"driver": "gpu.example.com", "parameters": "PARAMETERS"}}]
+    body = plain(
+        "ResourceClaim", "written", API, spec={"devices": {**world.claim["spec"]["devices"], "config": config}}
+    )
+    world.claim = await _send(world.cluster, "POST", await world.cluster.path("resourceclaims"), body, parameters)
+    return parameters
+
+
+@pytest.mark.parametrize("written", WRITTEN, indirect=True)
+async def test_opaque_parameters_keep_their_bytes(world: World, written: str) -> None:
+    world.proxy.answer("PUT", "/resourceclaims/written$", 409)
     await reserve_claims(world.client, world.bind("p"))
-    found = await world.cluster.get("resourceclaims", "spaced")
+    await reserve_claims(world.client, world.bind("q", None))
+    found = await world.cluster.get("resourceclaims", "written")
     assert found["metadata"]["finalizers"] == [FINALIZER]
-    assert [each["name"] for each in found["status"]["reservedFor"]] == ["p"]
+    assert [each["name"] for each in found["status"]["reservedFor"]] == ["p", "q"]
+    assert await _as_written(world.cluster, written)
+    for pod in ("p", "q"):
+        await release_claims(world.client, world.bind(pod))
+    found = await world.cluster.get("resourceclaims", "written")
+    assert not found["status"].keys() & {"allocation", "reservedFor"}
+
+
+@pytest.mark.parametrize("written", WRITTEN, indirect=True)
+async def test_a_claim_that_another_scheduler_allocated_is_shared(world: World, written: str) -> None:
+    """It copied the parameters into the allocation, which is as immutable."""
+    config = [{"source": "FromClaim", "opaque": {"driver": "gpu.example.com", "parameters": "PARAMETERS"}}]
+    given = msgspec.to_builtins(allocation("g0"))
+    given["devices"]["config"] = config
+    users = [{"resource": "pods", "name": each, "uid": f"{each}-uid"} for each in ("a", "b")]
+    claim = await world.cluster.get("resourceclaims", "written")
+    claim["spec"] = {}  # the API server takes that of the claim
+    claim["status"] = {"allocation": given, "reservedFor": users}
+    path = await world.cluster.path("resourceclaims", "written", subresource="status")
+    await _send(world.cluster, "PUT", path, claim, written)
+    assert await _as_written(world.cluster, written) == 2
+    world.proxy.answer("PUT", "/resourceclaims/written/status$", 409)
+    await reserve_claims(world.client, world.bind("p", None))
+    await release_claims(world.client, world.bind("a", None))
+    found = await world.cluster.get("resourceclaims", "written")
+    assert [each["uid"] for each in found["status"]["reservedFor"]] == ["b-uid", "p-uid"]
+    assert [each["device"] for each in found["status"]["allocation"]["devices"]["results"]] == ["g0"]
+    assert await _as_written(world.cluster, written) == 2
+
+
+@pytest.mark.parametrize("written", ["compact"], indirect=True)
+async def test_an_update_is_of_the_version_that_was_read(world: World, written: str) -> None:
+    """The claim changes between the reading of its state and of its bytes."""
+
+    async def change_first(forward: Forward) -> web.Response:
+        await world.cluster.patch("resourceclaims", "written", {"metadata": {"annotations": {"a": "b"}}})
+        return await forward()
+
+    steps: list[tuple[str, int]] = []
+
+    class Steps(Observer):
+        def claim_written(self, step: str, code: int) -> None:
+            steps.append((step, code))
+
+    world.proxy.strike(Fault("GET", "/resourceclaims/written$", 2, 1), change_first)
+    await reserve_claims(world.client, world.bind("p"), Steps())
+    assert steps == [("protect", 409), ("protect", 200), ("allocate", 200)]
+    assert await _as_written(world.cluster, written)

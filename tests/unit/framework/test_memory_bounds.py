@@ -21,7 +21,7 @@ _ROUNDS = 3 * _LIMIT
 def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_index, "_MAX_ENTRIES", _LIMIT)
     monkeypatch.setattr(signature_cache, "_MOST_STATIC", _LIMIT)
-    monkeypatch.setattr(cards, "_MAX_CLASSES", _LIMIT)
+    monkeypatch.setattr(cards, "_SPARE", _LIMIT)
     for module in (topology_counts, pod_selectors):
         monkeypatch.setattr(module, "MAX_CLASSES", _LIMIT)
 
@@ -63,7 +63,7 @@ def test_caches_of_classes_are_bounded_and_placements_stay_correct() -> None:
             "tolerated taints": predicates._index._tolerated,
             "preferred nodes": nodeorder._index._preferences,
             "demands": h.plugin("capacity-card").accounts.demands._demands,
-            "quantities of alike jobs": h.plugin("capacity-card").accounts.demands.derived,
+            "quantities of alike jobs": h.plugin("capacity-card").accounts.demands._derived,
         }
         for what, cache in kept.items():
             most[what] = max(most.get(what, 0), len(cache))

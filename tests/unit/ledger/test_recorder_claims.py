@@ -44,6 +44,43 @@ CASES: dict[str, Any] = {
         "used": {CARD: 200},
         "notes": 1,
     },
+    "an extended resource": {"extended": 1, "results": ["n1/g0"], "used": {CARD: 100}},
+    "two of an extended resource": {"extended": 2, "results": ["n1/g0", "n1/g1"], "used": {CARD: 200}},
+    "an extended resource whose second card was there": {
+        "extended": 1,
+        "card": f"{CARD}|{OTHER}",
+        "results": ["n1/g2"],
+        "used": {OTHER: 100},
+    },
+    "an extended resource whose claim arrives after the binding": {
+        "extended": 1,
+        "card": f"{CARD}|{OTHER}",
+        "results": ["n1/g2"],
+        "claim": LATER,
+        "used": {OTHER: 100},
+    },
+    "an extended resource whose claim was never seen: as annotated": {
+        "extended": 1,
+        "card": f"{CARD}|{OTHER}",
+        "results": ["n1/g2"],
+        "claim": None,
+        "used": {CARD: 100},
+        "notes": 1,
+    },
+    "an extended resource by devices that are no cards": {
+        "extended": 1,
+        "card": CARD,
+        "results": ["n1/g0"],
+        "driver": "nic.example.com",
+    },
+    "an extended resource of the device plugin beside a claim": {
+        "extended": 1,
+        "on": "n2",
+        "mapped": "nvidia.com/mig-1g.18gb",
+        "results": ["n1/g0"],
+        "used": {CARD: 100},
+        "notes": 1,
+    },
 }
 
 
@@ -61,28 +98,33 @@ def claim(case: dict[str, Any]) -> Delta:
     ))  # fmt: skip
 
 
-def pod(phase: str) -> Delta:
+def pod(phase: str, case: dict[str, Any]) -> Delta:
     conditions = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": format_timestamp(EPOCH + BOUND)}]
     if phase == "Succeeded":
         ended = format_timestamp(EPOCH + ENDED)
         conditions += [{"type": "Ready", "status": "False", "reason": "PodCompleted", "lastTransitionTime": ended}]
-    found = {
+    found: dict[str, Any] = {
         "kind": "Pod",
         "metadata": {"name": "p", "namespace": "default", "uid": "p"},
-        "spec": {"nodeName": "n1", "resourceClaims": [{"name": "c", "resourceClaimTemplateName": "t"}]},
-        "status": {
-            "phase": phase,
-            "conditions": conditions,
-            "resourceClaimStatuses": [{"name": "c", "resourceClaimName": "p-c"}],
-        },
+        "spec": {"nodeName": case.get("on", "n1")},
+        "status": {"phase": phase, "conditions": conditions},
     }
+    if (devices := case.get("extended")) is None:
+        found["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimTemplateName": "t"}]
+        found["status"]["resourceClaimStatuses"] = [{"name": "c", "resourceClaimName": "p-c"}]
+    else:
+        found["metadata"]["annotations"] = {"volcano.sh/card.name": case["card"]} if "card" in case else {}
+        amounts = {"nvidia.com/gpu": str(devices)}
+        found["spec"]["containers"] = [{"name": "main", "resources": {"requests": amounts, "limits": amounts}}]
+        mapping = {"containerName": "main", "resourceName": case.get("mapped", "nvidia.com/gpu"), "requestName": "r"}
+        found["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "p-c", "requestMappings": [mapping]}
     return ObjectChanged(msgspec.convert(found, PodObject))
 
 
 def steps(case: dict[str, Any]) -> list[tuple[float, list[Delta]]]:
     types: dict[str, Any] = {"Node": NodeObject, "ResourceSlice": ResourceSliceObject, "Queue": QueueObject}
     first: list[Delta] = [ObjectChanged(msgspec.convert(each, types[each["kind"]])) for each in manifests(CLUSTER)]
-    found = {0: first, BOUND: [pod("Running")], LATER: [], ENDED: [pod("Succeeded")]}
+    found = {0: first, BOUND: [pod("Running", case)], LATER: [], ENDED: [pod("Succeeded", case)]}
     if (at := case.get("claim", BOUND)) is not None:
         found[at].insert(0, claim(case))
     return [(EPOCH + at, deltas) for at, deltas in found.items()]

@@ -11,10 +11,11 @@ from benchmarks.claim_objects import present
 from capcard_sched.devices import device_content
 from capcard_sched.devices.device_content import DeviceContent
 from capcard_sched.framework.session import claim_work
+from capcard_sched.framework.toolkit import device_cards
 from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.device_objects import ResourceClaimObject
 from capcard_sched.model.objects import PodObject
-from capcard_sched.plugins.capacity_card import claim_cards
+from capcard_sched.plugins.capacity_card import cards, claim_cards
 from capcard_sched.testing import Harness
 from tests.unit.devices.pools import claim, decode
 
@@ -137,6 +138,53 @@ def test_a_namespace_has_a_bound_of_comparisons_for_its_card_quotas(monkeypatch:
     assert "are not known yet" in h.pod_message(f"bad-{_HOSTILE - 1}")
     h.settle(_HOSTILE)
     assert "cannot allocate all claims" in h.pod_message(f"bad-{_HOSTILE - 1}"), "every claim has its turn"
+
+
+def test_sessions_end_with_more_contents_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each content is compared with the devices once, and again only when these change; a change of another claim
+    concerns that claim."""
+    monkeypatch.setattr(claim_work, "MOST_SEARCHES", _ALL)
+    monkeypatch.setattr(claim_cards, "_MOST_CONTENTS", _HOSTILE // 4)
+    monkeypatch.setattr(device_cards, "MOST_SELECTORS", _HOSTILE // 4)
+    monkeypatch.setattr(cards, "_SPARE", _HOSTILE // 4)
+    h = _cluster(", {name: capacity-card}")
+    compared = 0
+    may_match = device_cards.may_match
+
+    def counted(request: Any, device: Any) -> bool:
+        nonlocal compared
+        compared += 1
+        return may_match(request, device)
+
+    monkeypatch.setattr(device_cards, "may_match", counted)
+    for number in range(_HOSTILE):
+        h.group(f"bad-{number}", queue="q", namespace="bad")
+        _put(h, number, "bad", f"bad-{number}", f"bad-{number}", _hostile(number))
+    h.settle(_HOSTILE)
+    assert "cannot allocate all claims" in h.pod_message(f"bad-{_HOSTILE - 1}")
+    devices = 8 * _NODES
+    assert compared <= (_HOSTILE + 1) * devices
+    for number in range(5):
+        before = compared
+        h.group(f"good-{number}", queue="q", namespace="good")
+        _put(h, 10**6 + number, "good", f"good-{number}", f"good-{number}")
+        h.settle(5)
+        assert f"good-{number}" in h.binds
+        assert compared - before <= devices
+
+
+def test_a_claim_that_is_created_after_the_first_session_is_charged() -> None:
+    h = _cluster(", {name: capacity-card}")
+    h.group("late", queue="q")
+    h.pod("late", group="late", requests={"cpu": "1"}, resourceClaims=[{"name": "r", "resourceClaimName": "c1"}])
+    h.settle()
+    assert 'resourceclaim "c1" not found' in h.pod_message("late")
+    wanted = claim(1, {"r": {"class": "gpu"}})
+    wanted["metadata"]["namespace"] = "default"
+    h.apply(ObjectChanged(decode(wanted, ResourceClaimObject)))
+    h.settle()
+    assert not h.binds
+    assert "use resourceClaimTemplateName" in h.pod_message("late")
 
 
 def test_a_device_keeps_a_bounded_number_of_results(monkeypatch: pytest.MonkeyPatch) -> None:
