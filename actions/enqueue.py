@@ -45,7 +45,7 @@ class Enqueue(Action):
         super().__init__(arguments)
         self._stalled = StalledJobs()
         #: The limits of each queue at the last session.
-        self._queue_limits: dict[str, tuple[object, ...] | None] = {}
+        self._queue_limits: dict[str, tuple[object, ...]] = {}
         #: Unix seconds at which a job without progress returned to Pending, by job key: others go first.
         self._requeued_at: dict[str, float] = {}
 
@@ -93,7 +93,11 @@ class Enqueue(Action):
         names = queues.keys() | self._queue_limits.keys() if changed.everything else changed.queues
         limits = {name: queues[name].limits if name in queues else None for name in names}
         moved = [name for name, found in limits.items() if self._queue_limits.get(name) != found]
-        self._queue_limits.update(limits)
+        for name, found in limits.items():
+            if found is None:
+                self._queue_limits.pop(name, None)
+            else:
+                self._queue_limits[name] = found
         for key in sorted(jobs if moved or changed.everything else changed.jobs):
             job = jobs.get(key)
             if job is None or job.phase is not PHASE_INQUEUE:

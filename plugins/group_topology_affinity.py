@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import msgspec
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from capcard_sched.model.queue import Queue
 
 MAX_SCORE: Final = 100.0
+#: In texts, which tenants read, in place of the name of a group in another namespace.
+_OF_OTHERS: Final = "a group of another namespace"
 
 
 class GroupTopologyAffinityArguments(msgspec.Struct, frozen=True):
@@ -48,7 +51,7 @@ class OccupiedDomains(NamedTuple):
     wanted: str
     #: Why a required term is not evaluated; "" if it is.
     problem: str
-    #: Numbers of HyperNodes with the key of one of the groups there, ascending.
+    #: Numbers of HyperNodes with the key of one of the groups there, ascending; `_OF_OTHERS` of another namespace.
     holders: tuple[tuple[int, str], ...]
 
 
@@ -82,10 +85,10 @@ class GroupTopologyAffinity(Plugin):
         #: Key of a job to its HyperNodes; dropped when its pods change.
         self._leaves: dict[str, frozenset[int]] = {}
         self._above: dict[int, np.ndarray[tuple[int], np.dtype[np.intp]]] = {}
-        #: Key of a job with terms to its context, as of `_version`.
+        #: Key of a job with terms to its context, and the placements of others before it.
         self._contexts: dict[str, tuple[int, AffinityContext]] = {}
-        #: The number of placements of the session.
-        self._version = 0
+        #: The number of placements of the session, and of each job: its own do not change its context.
+        self._placements, self._own = 0, Counter[str]()
 
     def on_allocate(self, placement: Placement) -> None:
         self._note(placement)
@@ -95,7 +98,8 @@ class GroupTopologyAffinity(Plugin):
 
     def _note(self, placement: Placement) -> None:
         self._leaves.pop(placement.job.key, None)
-        self._version += 1
+        self._placements += 1
+        self._own[placement.job.key] += 1
 
     # --- occupied HyperNodes ----------------------------------------------------------------------------------------
 
@@ -107,12 +111,12 @@ class GroupTopologyAffinity(Plugin):
         return self._context(job)
 
     def _context(self, job: Job) -> AffinityContext:
-        known = self._contexts.get(job.key)
-        if known is None or known[0] != self._version:
+        known, others = self._contexts.get(job.key), self._placements - self._own[job.key]
+        if known is None or known[0] != others:
             found = AffinityContext(
                 self._tree.version, tuple([self._occupied(job, term) for term in job.anti_affinity])
             )
-            known = self._contexts[job.key] = self._version, found
+            known = self._contexts[job.key] = others, found
         return known[1]
 
     def _occupied(self, job: Job, term: GroupTerm) -> OccupiedDomains:
@@ -123,7 +127,7 @@ class GroupTopologyAffinity(Plugin):
                 if peer.uid != job.uid:
                     for leaf in sorted(self._leaves_of(peer)):
                         if (number := int(above[leaf])) >= 0:
-                            holders.setdefault(number, peer.key)
+                            holders.setdefault(number, peer.key if peer.namespace == job.namespace else _OF_OTHERS)
         wanted = term.tier_name or str(term.tier)
         return OccupiedDomains(term.at, term.weight, tier, wanted, term.problem, tuple(sorted(holders.items())))
 

@@ -131,13 +131,16 @@ class _Amounts:
         self._sums: dict[str, dict[str, int]] = {}
 
     def put(self, key: str, amounts: Mapping[str, int]) -> None:
-        sums = self._sums.setdefault(key.partition("/")[0], {})
-        for name, amount in self._of.pop(key, _NO_AMOUNTS).items():
-            sums[name] -= amount
+        namespace = key.partition("/")[0]
+        sums, former = self._sums.setdefault(namespace, {}), self._of.pop(key, _NO_AMOUNTS)
         if amounts:
             self._of[key] = amounts
-        for name, amount in amounts.items():
-            sums[name] = sums.get(name, 0) + amount
+        for name in {**former, **amounts}:
+            sums[name] = sums.get(name, 0) - former.get(name, 0) + amounts.get(name, 0)
+            if not sums[name]:
+                del sums[name]
+        if not sums:
+            del self._sums[namespace]
 
     def sums(self, namespace: str) -> Mapping[str, int]:
         return self._sums.get(namespace, _NO_AMOUNTS)

@@ -100,11 +100,16 @@ class SharedSpecs:
 
     def __init__(self) -> None:
         self._specs: dict[bytes, tuple[bytes, DeviceClaim]] = {}
+        #: Bytes of the specs, and of those in use when the others were dropped.
+        self._bytes = self._bytes_in_use = 0
 
     def share(self, claim: Claim, claims: Mapping[str, Claim]) -> Claim:
         """The claim with the spec of an earlier one; `claims` are all that may refer to shared specs."""
-        if len(self._specs) > 2 * len(claims) + _SPARE:
+        if len(self._specs) > 2 * len(claims) + _SPARE or self._bytes > 2 * self._bytes_in_use + _SPARE_BYTES:
             self._specs = {each.content: (each.content, each.spec) for each in claims.values()}
+            self._bytes = self._bytes_in_use = sum(map(len, self._specs))
+        if claim.content not in self._specs:
+            self._bytes += len(claim.content)
         content, spec = self._specs.setdefault(claim.content, (claim.content, claim.spec))
         return claim if spec is claim.spec else msgspec.structs.replace(claim, content=content, spec=spec)
 
@@ -165,23 +170,30 @@ class ClaimPlans:
     def __init__(self, classes: Mapping[str, DeviceClassObject]) -> None:
         self._classes = classes
         self._plans: dict[bytes, ClaimPlan] = {}
+        #: Of the contents.
+        self._bytes = 0
         #: The attributes, without their domains, that selectors and constraints of plans may read since the classes
         #: changed; None for all.
         self.reads: set[str] | None = set()
 
     def forget(self) -> None:
         """Drops the plans: a class changed."""
-        self._plans.clear()
+        self._drop()
         self.reads = set()
+
+    def _drop(self) -> None:
+        self._plans.clear()
+        self._bytes = 0
 
     def of(self, claim: Claim) -> ClaimPlan:
         """The plan of a claim, as `plan_claim`. Those that fail are not kept."""
         content = claim.content or content_of(claim.spec)
         found = self._plans.get(content)
         if found is None:
-            if len(self._plans) >= _MOST_PLANS:
-                self._plans.clear()
+            if len(self._plans) >= _MOST_PLANS or self._bytes > _MOST_PLAN_BYTES:
+                self._drop()
             found = self._plans[content] = plan_claim(claim, self._classes)
+            self._bytes += len(content)
             self._note_reads(found)
         return ClaimPlan(claim.key, claim.uid, found.requests, found.constraints, found.spec)
 
@@ -197,11 +209,14 @@ class ClaimPlans:
             self.reads |= {qualified(name, "")[1] for name in names}
 
 
-#: Plans that are kept, and contents beyond twice the number of claims.
+#: Plans that are kept, and bytes of their contents.
 _MOST_PLANS: Final = 4096
+_MOST_PLAN_BYTES: Final = 16 << 20
 #: Attributes by which nodes differ: tenants write their names.
 _MOST_READ: Final = 4096
+#: Specs of claims that are gone, beyond twice the number of claims, and their bytes, beyond twice those in use.
 _SPARE: Final = 1024
+_SPARE_BYTES: Final = 8 << 20
 #: Characters of all CEL expressions of a claim: they are compiled within a session, at 1.3 us per character.
 _MOST_CHARACTERS: Final = 65_536
 #: A feature that is not supported, as part of a sentence.

@@ -10,9 +10,10 @@ from capcard_sched.model.numbers import MAX_INT32
 from capcard_sched.model.objects import ApiStruct, LabelSelector
 from capcard_sched.model.quoting import shown
 from capcard_sched.model.selectors import label_selector_problem
+from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from capcard_sched.model.hyper_nodes import HyperNodeTree
 
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 AFFINITY_PLUGIN: Final = "group-topology-affinity"
 AFFINITY_FIELD: Final = "spec.topologyAffinity"
 _FIELD: Final = f"{AFFINITY_FIELD}.podGroupAntiAffinity"
+_SELECTORS: Final = ("podGroupSelector", "namespaceSelector")
 _SIDES: Final = ("required", "preferred")
+#: Terms of a PodGroup, and labels and values of expressions in their selectors together: those of a pod.
+_LIMITS: Final = DEFAULT_TERM_LIMITS
 
 
 class _TermSpec(ApiStruct, frozen=True):
@@ -67,6 +71,9 @@ def group_terms(raw: object, problems: list[str]) -> tuple[GroupTerm, ...]:
     if not raw:
         return ()
     found: list[GroupTerm] = []
+    if excess := terms_excess(raw):
+        problems.append(f"{_FIELD}: {excess}; the group waits")
+        return (GroupTerm("it", None, None, 0, "", problem=excess),)
     for at, entry in _entries(raw):
         is_required = at.startswith(_SIDES[0])
         problem = "; ".join(
@@ -85,6 +92,32 @@ def group_terms(raw: object, problems: list[str]) -> tuple[GroupTerm, ...]:
         selection = msgspec.json.encode((groups, namespaces))
         found.append(GroupTerm(at, groups, namespaces, tier, name, weight, selection))
     return tuple(found)
+
+
+def terms_excess(raw: object) -> str:
+    """The limit that the terms of `spec.topologyAffinity` exceed; "" for none."""
+    entries = [entry for _, entry in _entries(raw)]
+    if len(entries) > _LIMITS.affinity_terms:
+        return f"{len(entries)} terms, the limit is {_LIMITS.affinity_terms}"
+    needed = sum(
+        _requirements(entry.get(field)) for entry in entries if isinstance(entry, dict) for field in _SELECTORS
+    )
+    if needed > _LIMITS.requirements:
+        return f"{needed} labels and values in its selectors, the limit is {_LIMITS.requirements}"
+    return ""
+
+
+def _requirements(selector: object) -> int:
+    """Labels and values of a selector as written."""
+    if not isinstance(selector, dict):
+        return 0
+    labels, expressions = selector.get("matchLabels"), selector.get("matchExpressions")
+    values = [each.get("values") if isinstance(each, dict) else None for each in _listed(expressions)]
+    return (len(labels) if isinstance(labels, dict) else 0) + sum(1 + len(_listed(each)) for each in values)
+
+
+def _listed(raw: object) -> Sequence[Any]:
+    return raw if isinstance(raw, list | tuple) else ()
 
 
 def _entries(raw: object) -> Iterator[tuple[str, Any]]:
@@ -116,7 +149,7 @@ def term_problems(term: object, *, is_required: bool) -> Iterator[tuple[str, str
     elif not is_required and not _is_within(weight, 1, 100):
         text = "is required in a preferred term" if weight is None else f"expected a weight, got {shown(weight)}"
         yield ".weight", text, "a whole number from 1 to 100"
-    for field in ("podGroupSelector", "namespaceSelector"):
+    for field in _SELECTORS:
         try:
             problem = label_selector_problem(msgspec.convert(term.get(field), LabelSelector | None))
         except msgspec.ValidationError as error:

@@ -35,22 +35,30 @@ _UNKNOWN: Final = None
 class BackedResources:
     """Keeps `Node.backed`. `refresh` runs at the opening of every session."""
 
-    def __init__(self, nodes: NodeTable, cache: NodeCache, devices: DeviceTable, classes: ClassTable) -> None:
-        self._nodes, self._cache, self._classes = nodes, cache, classes
+    def __init__(
+        self,
+        nodes: NodeTable,
+        cache: NodeCache,
+        devices: DeviceTable,
+        classes: ClassTable,
+        jobs: Mapping[str, Job],
+    ) -> None:
+        self._nodes, self._cache, self._classes, self._jobs = nodes, cache, classes, jobs
         self._inventory: DeviceInventory = devices.inventory
         self._by_resource = devices.by_resource
-        #: Requested resources of DeviceClasses under their own names.
-        self._named: set[str] = set()
+        #: Names of resources that a DeviceClass offers under its own name, to whether a pod or PodGroup requested them.
+        #: Tenants choose the names that they request: those of missing classes are not kept.
+        self._named: dict[str, bool] = {}
         #: Resource to class, and selectors of the class: of the last refresh.
         self._offered: dict[str, tuple[str, tuple[Selector, ...] | None]] = {}
         self._serial = 0
         #: Node name to the generation of its last refresh.
         self._seen: dict[str, int] = {}
 
-    def refresh(self, changed: Collection[str], jobs: Iterable[Job], *, supported: bool) -> None:
-        """Updates changed nodes, and those whose devices changed. `jobs`: that may request other resources.
+    def refresh(self, changed: Collection[str], jobs: Collection[str], *, supported: bool) -> None:
+        """Updates changed nodes, and those whose devices changed. `jobs`: keys of those with other requests.
 
-        O(changed nodes) while classes and devices stay; O(nodes and devices) after a change of a class.
+        O(changed nodes) while classes and devices stay; O(nodes, jobs and devices) after a change of a class.
         """
         self._note_named(jobs)
         offered = self._classes_by_resource() if supported else {}
@@ -69,15 +77,29 @@ class BackedResources:
             else:
                 self._seen.pop(name, None)
 
-    def _note_named(self, jobs: Iterable[Job]) -> None:
+    def _note_named(self, jobs: Collection[str]) -> None:
         """Pods and PodGroups request the classes that are offered under their own names."""
-        self._named.update(name for name in self._classes.unoffered_names() if name.startswith(DEVICE_CLASS_PREFIX))
-        for job in jobs:
-            self._named.update(name for name in job.min_resources or () if name.startswith(DEVICE_CLASS_PREFIX))
+        offered = {DEVICE_CLASS_PREFIX + name for name in self._inventory.classes}
+        fresh = offered - self._named.keys()
+        self._named = {name: self._named.get(name, False) for name in sorted(offered)}
+        if fresh:  # requests may be older than their class
+            self._note({name for cls in self._classes for name in fresh if name in cls.requests})
+        missing = {name for name, is_requested in self._named.items() if not is_requested}
+        if not missing:
+            return
+        self._note({name for cls in self._classes.requesting(missing) for name in missing if name in cls.unoffered})
+        for key in self._jobs if fresh else jobs:
+            job = self._jobs.get(key)
+            if job is not None and job.min_resources:
+                self._note(job.min_resources.keys() & missing)
+
+    def _note(self, requested: Iterable[str]) -> None:
+        self._named.update(dict.fromkeys(requested, True))
 
     def _classes_by_resource(self) -> dict[str, tuple[str, tuple[Selector, ...] | None]]:
         found: dict[str, tuple[str, tuple[Selector, ...] | None]] = {}
-        for resource in sorted({*self._by_resource, *self._named}):
+        requested = {name for name, is_requested in self._named.items() if is_requested}
+        for resource in sorted(self._by_resource.keys() | requested):
             name = device_class_of(resource, self._by_resource)
             if name in self._inventory.classes:
                 found[resource] = name, self._selectors(name)

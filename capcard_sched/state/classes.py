@@ -39,6 +39,8 @@ _MOST_SPECS = 4096
 #: Unused label sets that may stay cached, beyond twice the number of pods.
 _SPARE = 1024
 _NO_LABELS: Mapping[str, str] = {}
+#: Labels of a set that is shared: each has up to 380 characters.
+_MOST_SHARED_LABELS = 64
 #: Bytes up to which an encoded pod spec is a key of that cache itself; a longer one is replaced by its digest.
 _MOST_KEY_BYTES = 512
 
@@ -55,6 +57,8 @@ class ClassTable:
         #: These fields of the last pod, and its class: the pods of a workload follow one another.
         self._last: tuple[tuple[object, ...], TaskClass] | None = None
         self._made = 0
+        #: Bytes of the content of all classes, and of those that the last `prune` kept.
+        self.bytes = self.bytes_in_use = 0
         self._accounting = NO_ACCOUNTING
         #: Resources with a column.
         self._offered = {CPU, MEMORY, PODS}
@@ -122,6 +126,7 @@ class ClassTable:
             )
             self._count(found)
             self._made += 1
+            self.bytes += len(key)
             selectors = _namespace_selectors(affinity)
             if selectors:
                 self._namespace_selectors[found] = selectors
@@ -161,6 +166,7 @@ class ClassTable:
         self._placed = {key: cls for key, cls in self._placed.items() if cls in used}
         used = used | {base for base, _ in self._placed}
         self._classes = {key: cls for key, cls in self._classes.items() if cls in used}
+        self.bytes = self.bytes_in_use = sum(map(len, self._classes))
         self._namespace_selectors = {cls: found for cls, found in self._namespace_selectors.items() if cls in used}
         self._written = {cls: written for cls, written in self._written.items() if cls in used}
         self._unoffered &= used
@@ -259,6 +265,8 @@ class SharedLabels:
             return _NO_LABELS
         if labels == self._last:
             return self._last
+        if len(labels) > _MOST_SHARED_LABELS:
+            return labels
         if len(self._sets) > 2 * len(tasks) + _SPARE:
             self._sets = {tuple(sorted(task.labels.items())): task.labels for task in tasks.values() if task.labels}
         self._last = shared = self._sets.setdefault(tuple(sorted(labels.items())), labels)

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 #: Unused classes that may stay cached, beyond twice the number of pods.
 _SPARE = 1024
+#: Bytes of the content of unused classes that may stay cached, beyond twice that of the classes in use.
+_SPARE_BYTES = 8 << 20
 
 
 class ClusterState:
@@ -145,7 +147,7 @@ class ClusterState:
         accounts = self._accounting, self.changes, self._invalid
         self._node_cache = NodeCache(self.nodes, self.columns, *accounts, self._offer)
         self.node_named = self._node_cache.get
-        self._backed = BackedResources(self.nodes, self._node_cache, self._tables.devices, self.classes)
+        self._backed = BackedResources(self.nodes, self._node_cache, self._tables.devices, self.classes, self.jobs)
 
         self._pod_table = PodTable(
             self.scheduler_names,
@@ -262,8 +264,7 @@ class ClusterState:
 
     def back_resources(self) -> None:
         """Update the extended resources that nodes offer by devices."""
-        jobs = [job for key in self.changes.jobs if (job := self.jobs.get(key)) is not None]
-        self._backed.refresh(self.changes.nodes, jobs, supported=self.supports_claims)
+        self._backed.refresh(self.changes.nodes, self.changes.jobs, supported=self.supports_claims)
         self._match_width()
 
     def _note_partial(self, key: str, job: Job | None) -> None:
@@ -275,9 +276,12 @@ class ClusterState:
             self.partial.pop(key, None)
 
     def _forget_classes(self) -> None:
-        """Drop the classes of pods that are gone, once they are many."""
-        if len(self.classes) > 2 * len(self.tasks) + _SPARE:
+        """Drop the classes of pods that are gone, once they are many or large."""
+        is_large = self.classes.bytes > 2 * self.classes.bytes_in_use + _SPARE_BYTES
+        if is_large or len(self.classes) > 2 * len(self.tasks) + _SPARE:
             self.classes.prune({task.cls for task in self.tasks.values()})
+        if is_large:
+            self.changes.force_resync = True  # ends what plugins keep by class: its number is limited, not its bytes
 
     @property
     def tree(self) -> HyperNodeTree:

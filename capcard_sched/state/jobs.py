@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 #: The uid of a job of pods that name no PodGroup.
 _IMPLICIT = "implicit"
-#: Entries of the table of distinct `minResources`.
-_MOST_MINIMUMS = 4096
+#: Unused `minResources` that may stay shared, beyond twice the number of jobs, and characters of the names of a shared
+#: one.
+_SPARE = 1024
+_MOST_CHARACTERS = 1024
 
 
 class JobTable:
@@ -218,9 +220,9 @@ class JobTable:
         return {name: amount for name, amount in minimum.items() if name not in self._uncounted}
 
     def _share(self, minimum: Mapping[str, int] | None) -> Mapping[str, int] | None:
-        if minimum is None:
-            return None
-        if len(self._minimums) > _MOST_MINIMUMS:
+        if minimum is None or sum(map(len, minimum)) > _MOST_CHARACTERS:
+            return minimum
+        if len(self._minimums) > 2 * len(self.by_key) + _SPARE:
             self._minimums.clear()
         return self._minimums.setdefault(tuple(minimum.items()), minimum)
 

@@ -111,8 +111,9 @@ class QueueTable:
     def _put(self, ref: ObjectRef, name: str, obj: QueueObject, problem: str) -> None:
         facts, problems = queue_facts(obj)
         self._invalid.note(ref, "; ".join(filter(None, (problems, problem))))
-        limits = (facts["capability"], facts["deserved"], facts["guarantee"])
-        self._offer(islice(dict.fromkeys(chain.from_iterable(limit or () for limit in limits)), _MOST_NAMES))
+        if ref.kind != NAMESPACE_QUEUE:  # tenants choose the names in theirs, and each column costs every node
+            limits = (facts["capability"], facts["deserved"], facts["guarantee"])
+            self._offer(islice(dict.fromkeys(chain.from_iterable(limit or () for limit in limits)), _MOST_NAMES))
         known = self._queues.get(name)
         if ref.kind == NAMESPACE_QUEUE:
             written = _WrittenAmounts(facts["parent"], facts["deserved"] or {}, facts["guarantee"] or {})

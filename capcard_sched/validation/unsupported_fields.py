@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from capcard_sched.model.group_affinity import AFFINITY_FIELD, AFFINITY_PLUGIN, term_problems
+from capcard_sched.model.group_affinity import AFFINITY_FIELD, AFFINITY_PLUGIN, term_problems, terms_excess
 from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.kube_groups import KubeGroupSpec, held_text
 from capcard_sched.validation.checks import Finding
@@ -58,7 +58,11 @@ def hard_without_tier(obj: Json) -> Iterator[Finding]:
 
 
 def check_affinity(group: Json) -> Iterator[Finding]:
-    """Errors about the terms of `topologyAffinity` of a PodGroup that Volcano rejects, too."""
+    """Errors about the terms of `topologyAffinity` of a PodGroup: too many, or such that Volcano rejects, too."""
+    spec = group.get("spec")
+    if excess := terms_excess(spec.get("topologyAffinity") if isinstance(spec, dict) else None):
+        yield Finding("error", f"{AFFINITY_FIELD}.podGroupAntiAffinity", excess, "fewer terms, in several PodGroups")
+        return
     for side in ("required", "preferred"):
         for place, term in _values(group, ["spec", "topologyAffinity", "podGroupAntiAffinity", side, "*"], ""):
             for field, message, accepted in term_problems(term, is_required=side == "required"):

@@ -149,6 +149,8 @@ REFUSED: Final[list[tuple[Any, ...]]] = [
     ("PodGroup", "spec.minMember", -1),
     ("PodGroup", "spec.minMember", 2**31),
     ("PodGroup", "spec.minTaskMember.worker", "two"),
+    ("PodGroup", "spec.minTaskMember", {f"t{index}": 1 for index in range(1025)}, "must have at most 1024 items"),
+    ("PodGroup", "spec.minResources", {f"a/r{index}": 1 for index in range(1025)}, "must have at most 1024 items"),
     ("PodGroup", "spec.queue", "Research"),
     ("PodGroup", "spec.queue", "a b"),
     ("PodGroup", "spec.minResources.cpu", "many"),
@@ -180,6 +182,14 @@ REFUSED: Final[list[tuple[Any, ...]]] = [
     ("Command", "weigth", 1, 'unknown field "weigth"'),
     ("Job", "spec.volumes[0].weigth", 1, 'unknown field "spec.volumes[0].weigth"'),
 ]  # fmt: skip
+
+
+async def test_a_pod_group_has_up_to_1024_minimums(cluster: Cluster) -> None:
+    manifest = one(EXAMPLES["PodGroup"])
+    manifest["metadata"]["name"] = "many"
+    manifest["spec"]["minTaskMember"] = {f"t{index}": 1 for index in range(1024)}
+    manifest["spec"]["minResources"] = {f"a/r{index}": 1 for index in range(1024)}
+    await create(cluster, manifest)
 
 
 async def test_a_bad_value_is_refused_by_the_name_of_its_field(cluster: Cluster) -> None:

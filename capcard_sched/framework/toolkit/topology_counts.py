@@ -450,7 +450,7 @@ class TopologyCounts:
         self.session += 1
         everything = changed.everything or self._index is None
         self._opening = True
-        if len(self._with_terms) > MAX_CLASSES:
+        if everything or len(self._with_terms) > MAX_CLASSES:
             self._with_terms.clear()
         self._removed.clear()
         self._placed.clear()

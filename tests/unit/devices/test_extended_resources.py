@@ -12,14 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capcard_sched.devices.extended_resources import extended_claim_name, extended_requests
-from capcard_sched.model.deltas import ObjectChanged
-from capcard_sched.model.device_objects import EXTENDED_CLAIM, ResourceClaimObject
+from capcard_sched.model.deltas import ObjectChanged, ObjectGone
+from capcard_sched.model.device_objects import (
+    EXTENDED_CLAIM,
+    DeviceClassObject,
+    ResourceClaimObject,
+    ResourceSliceObject,
+)
 from capcard_sched.model.intents import Bind, ReleaseClaims
 from capcard_sched.model.objects import Container, PodObject, PodSpec, ResourceRequirements
 from capcard_sched.model.pod_requests import pod_amounts
 from capcard_sched.model.pod_template import template_of
 from capcard_sched.model.task_class import ContainerAmounts
 from capcard_sched.testing import Harness
+from tests.lines import executed_lines
 
 CASES: Final = yaml.safe_load((Path(__file__).parent / "extended.yaml").read_text("utf-8"))
 _CLASSES: Final = {"nvidia.com/gpu": "gpu", "example.com/nic": "nic"}
@@ -105,3 +111,73 @@ def test_a_claim_of_an_earlier_attempt_is_one_of_the_pod_itself(
     is_left = (namespace, controller, annotation) == ("default", True, "true")
     assert [wanted.claim for each in released for wanted in each.claims] == (["c"] if is_left else [])
     assert any(isinstance(each, Bind) for each in intents) is not is_left
+
+
+_CONF: Final = "actions: 'allocate'\ntiers:\n- plugins: [{name: gang}, {name: predicates}]\n"
+_NAMED: Final = "deviceclass.resource.kubernetes.io/"
+
+
+def _with_devices() -> Harness:
+    h = Harness(_CONF)
+    h.queue("default")
+    h.node("n1", cpu="8")
+    pool = {"name": "n1", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "d", "pool": pool, "nodeName": "n1", "devices": [{"name": "g0"}, {"name": "g1"}]}
+    h.apply(ObjectChanged(msgspec.convert({"metadata": {"name": "s"}, "spec": spec}, ResourceSliceObject)))
+    return h
+
+
+def _offer(h: Harness, name: str) -> None:
+    h.apply(ObjectChanged(msgspec.convert({"metadata": {"name": name}, "spec": {}}, DeviceClassObject)))
+    h.step()
+
+
+def _request(h: Harness, by: str, resource: str) -> None:
+    if by == "pod":
+        h.group("g", queue="default")
+        h.pod("p", group="g", requests={resource: "1"}, limits={resource: "1"})
+    else:
+        h.group("g", queue="default", min_resources={resource: "1"})
+    h.step()
+
+
+@pytest.mark.parametrize("by", ["pod", "group"])
+def test_a_node_offers_a_class_that_is_created_before_or_after_a_request_for_it(by: str) -> None:
+    h, resource = _with_devices(), f"{_NAMED}late"
+    _request(h, by, resource)
+    assert not h.state.nodes.by_name["n1"].backed
+    _offer(h, "late")
+    assert h.state.nodes.by_name["n1"].backed[resource].devices == 2
+    h.apply(ObjectGone("DeviceClass", "", "late"))
+    h.step()
+    assert not h.state.nodes.by_name["n1"].backed
+    _offer(h, "late")
+    assert h.state.nodes.by_name["n1"].backed[resource].devices == 2
+    other = _with_devices()
+    _offer(other, "late")
+    assert not other.state.nodes.by_name["n1"].backed, "nothing requests the class"
+    _request(other, by, resource)
+    assert other.state.nodes.by_name["n1"].backed[resource].devices == 2
+
+
+@given(st.lists(st.sampled_from(["pod", "group"]), min_size=1, max_size=6))
+def test_names_that_were_requested_once_cost_sessions_nothing(kinds: list[str]) -> None:
+    def cost(gone: int) -> int:
+        h = _with_devices()
+        _offer(h, "c")
+        for index in range(gone):
+            for by in kinds:
+                _request(h, by, f"{_NAMED}{by}{index}")
+                h.delete_pod("p")
+                h.delete_group("g")
+                h.step()
+        h.state.classes.prune(set())
+
+        def session() -> None:
+            h.queue("default", weight=2)
+            h.step()
+
+        return executed_lines(session)
+
+    few, many = cost(1), cost(12)
+    assert many <= few + 20, (few, many)

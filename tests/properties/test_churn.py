@@ -1,0 +1,281 @@
+"""Objects that are gone leave nothing behind, whatever their names: of labels, resources, claims, queues."""
+
+from __future__ import annotations
+
+import gc
+import types
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pytest
+
+from capcard_sched.devices import claims
+from capcard_sched.framework import core
+from capcard_sched.framework.placement import signature_cache
+from capcard_sched.framework.toolkit import pod_selectors, topology_counts
+from capcard_sched.model import deltas
+from capcard_sched.model.kinds import KINDS
+from capcard_sched.state import classes, cluster, jobs
+from capcard_sched.testing import Harness
+
+Json = dict[str, Any]
+#: Entries of objects that are gone, and bytes of them, which caches keep; sessions after which others end.
+_SPARES: Final = {
+    "entries": (
+        *((module, "_SPARE") for module in (claims, classes, cluster, jobs)),
+        *((module, "MAX_CLASSES") for module in (pod_selectors, topology_counts)),
+    ),
+    "bytes": ((claims, "_SPARE_BYTES"), (cluster, "_SPARE_BYTES"), (classes, "_SPARE")),
+    "sessions": (
+        (core, "_PRUNE_SESSIONS"),
+        (topology_counts, "_UNUSED_SESSIONS"),
+        (signature_cache, "_STATIC_SESSIONS"),
+    ),
+}
+_CONF: Final = """
+actions: "enqueue, allocate, backfill, preempt, reclaim"
+tiers:
+- plugins:
+  - name: priority
+  - {name: gang, enableReclaimable: false}
+  - {name: conformance, enableReclaimable: false}
+  - name: pdb
+  - name: sla
+  - name: group-topology-affinity
+- plugins:
+  - name: predicates
+  - name: deviceshare
+  - {name: capacity-card, arguments: {unnamedCards: infer, cardUnlimitedCpuMemory: true}}
+  - name: resourcequota
+  - name: fairshare
+  - name: nodegroup
+  - name: task-topology
+  - name: network-topology-aware
+  - name: numa-aware
+  - name: nodeorder
+  - name: binpack
+"""
+#: Objects of each kind in the first churn and in the second, and those that exist at a time.
+_FEW, _MANY, _AT_ONCE = 20, 200, 20
+#: Sessions, and seconds between them, after which what is kept of earlier ones has expired.
+_SESSIONS, _SECONDS = 20, 1000.0
+_SKIPPED: Final = (type, types.ModuleType, types.BuiltinFunctionType, types.CodeType, str, bytes, int, float)
+
+
+def _attributes(item: object) -> Iterator[tuple[str, object]]:
+    names = [*getattr(item, "__struct_fields__", ()), *getattr(item, "__dict__", ())]
+    for cls in type(item).__mro__:
+        slots = cls.__dict__.get("__slots__", ())
+        names += [slots] if isinstance(slots, str) else slots
+    for name in dict.fromkeys(names):
+        private = f"_{type(item).__name__.lstrip('_')}{name}" if name.startswith("__") else name
+        if hasattr(item, private):
+            yield f".{name}", getattr(item, private)
+
+
+def _parts(item: object) -> Iterator[tuple[str, object]]:
+    if isinstance(item, Mapping):
+        for key, value in item.items():
+            yield "{key}", key
+            yield "{}", value
+    elif isinstance(item, list | tuple | set | frozenset) or type(item).__name__ == "deque":
+        for each in item:  # type: ignore[attr-defined]
+            yield "[]", each
+    yield from _attributes(item)
+    if isinstance(item, types.FunctionType | types.MethodType | types.GeneratorType):
+        for each in gc.get_referents(item):
+            if not isinstance(each, dict):  # the globals of a module
+                yield f"<{type(item).__name__}>", each
+
+
+def sizes(root: object) -> Counter[str]:
+    """The entries of containers that are reachable from an object, by the path of attributes to them."""
+    found: Counter[str] = Counter()
+    seen: set[int] = set()
+    waiting = deque([("", root)])
+    keep = []
+    while waiting:
+        path, item = waiting.popleft()
+        if id(item) in seen or isinstance(item, _SKIPPED):
+            continue
+        seen.add(id(item))
+        keep.append(item)  # ids stay unique
+        if isinstance(item, np.ndarray):
+            found[path] += item.size
+        elif hasattr(item, "__len__"):
+            found[path] += len(item)
+        waiting.extend((path + part, each) for part, each in _parts(item))
+    return found
+
+
+def _names(index: int) -> Json:
+    return {f"example.com/k{index}": f"v{index}"}
+
+
+def _meta(index: int, **more: Any) -> Json:
+    return {"name": f"o{index}", "uid": f"u{index}", "namespace": f"ns{index}", "labels": _names(index),
+            "annotations": _names(index), **more}  # fmt: skip
+
+
+def _pod(index: int, spec: Json | None = None, annotations: Json | None = None, **meta: Any) -> Json:
+    own = {"metadata": _meta(index, **meta), "spec": {"schedulerName": "capcard-sched", "containers": [
+        {"name": "c", "resources": {"requests": {"cpu": "1"}}}], **(spec or {})}}  # fmt: skip
+    own["metadata"]["annotations"] |= annotations or {}
+    return own
+
+
+def _requesting(index: int, name: str, **spec: Any) -> Json:
+    resources = {"requests": {name: "1"}, "limits": {name: "1"}}
+    return _pod(index, {"containers": [{"name": "c", "resources": resources}], **spec})
+
+
+def _pods(index: int) -> list[Json]:
+    """Pods of one name: each replaces the one before it."""
+    selector = {"topologyKey": f"example.com/t{index}", "labelSelector": {"matchLabels": _names(index)},
+                "namespaceSelector": {"matchLabels": _names(index)}}  # fmt: skip
+    return [
+        _requesting(index, f"example.com/r{index}"),
+        _requesting(index, f"deviceclass.resource.kubernetes.io/c{index}"),
+        _requesting(index, f"example.com/r{index}", nodeName="n1"),
+        _requesting(index, "cpu", nodeName=f"missing{index}"),
+        _pod(index, annotations={"scheduling.k8s.io/group-name": f"g{index}"}),
+        _pod(index, annotations={"scheduling.volcano.sh/queue-name": f"q{index}"}),
+        _pod(index, annotations={"volcano.sh/card.name": f"card{index}"}),
+        _pod(index, {"nodeName": "n1"}, {"capcard-sched.io/queue": f"q{index}"}),
+        _pod(index, {"schedulingGroup": {"podGroupName": f"g{index}"}}),
+        _pod(index, {"priorityClassName": f"p{index}", "nodeSelector": _names(index)}),
+        _pod(index, {"tolerations": [{"key": f"k{index}", "operator": "Exists"}]}),
+        _pod(index, {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [selector]}}}),
+        _pod(index, {"affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+            {"weight": 1, "podAffinityTerm": selector}]}}}),
+        _pod(index, {"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": f"k{index}",
+            "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": _names(index)}}]}),
+        _pod(index, {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": f"c{index}"}}]}),
+        _pod(index, {"resourceClaims": [{"name": "c", "resourceClaimName": f"c{index}"}]}),
+        _pod(index, {"resourceClaims": [{"name": "c", "resourceClaimTemplateName": f"c{index}"}]}),
+        _pod(index, {"schedulingGates": [{"name": f"example.com/g{index}"}]}),
+        _pod(index, ownerReferences=[{"apiVersion": "apps/v1", "kind": f"K{index}", "name": f"w{index}",
+                                      "uid": f"w{index}", "controller": True}]),
+        _pod(index, {"schedulerName": "other", "nodeName": "n1"}),
+    ]  # fmt: skip
+
+
+def _group(index: int, annotations: Json | None = None, **spec: Any) -> Json:
+    own = {"metadata": _meta(index), "spec": {"queue": "q", "minMember": 1, **spec}}
+    own["metadata"]["annotations"] |= annotations or {}
+    return own
+
+
+def _groups(index: int) -> list[Json]:
+    return [
+        _group(index, minResources={f"example.com/r{index}": "1", "cpu": "1"}),
+        _group(index, minResources={f"deviceclass.resource.kubernetes.io/c{index}": "1"}),
+        _group(index, queue=f"q{index}"),
+        _group(index, queue=f"namespace/q{index}"),
+        _group(index, priorityClassName=f"p{index}", minTaskMember={f"t{index}": 1}),
+        _group(index, {"volcano.sh/card.request": f'{{"card{index}": 1}}'}),
+        _group(index, {f"volcano.sh/card.{index}": "x", "volcano.sh/card.request": f"{{{index}"}),
+        _group(index, subGroupPolicy=[{"name": f"s{index}", "subGroupSize": 1, "matchLabelKeys": [f"k{index}"]}]),
+        _group(index, networkTopology={"mode": "hard", "highestTierName": f"tier{index}"}),
+        _group(index, topologyAffinity={"podGroupAntiAffinity": {"required": [
+            {"topologyTier": 1, "podGroupSelector": {"matchLabels": _names(index)}}]}}),
+    ]  # fmt: skip
+
+
+def _claim(index: int, status: Json | None = None) -> Json:
+    expression = f"device.driver == 'd{index}'"
+    exactly = {"deviceClassName": f"c{index}", "selectors": [{"cel": {"expression": expression}}]}
+    requests = [{"name": f"r{index}", "exactly": exactly}]
+    return {"metadata": _meta(index), "spec": {"devices": {"requests": requests}}, "status": status or {}}
+
+
+def _claims(index: int) -> list[Json]:
+    consumer = {"resource": "pods", "name": f"p{index}", "uid": f"p{index}"}
+    result = {"request": f"r{index}", "driver": "d", "pool": "p", "device": "g"}
+    return [
+        _claim(index),
+        _claim(index, {"reservedFor": [consumer], "allocation": {"devices": {"results": [result]}}}),
+    ]
+
+
+def _queue(index: int, **spec: Any) -> Json:
+    amounts = {f"example.com/r{index}": "1"}
+    return {"metadata": _meta(index), "spec": {
+        "capability": amounts, "deserved": amounts, "guarantee": {"resource": amounts}, **spec}}  # fmt: skip
+
+
+#: What tenants create: kind to the objects of one name, one after the other.
+_CHURN: Final[dict[str, Callable[[int], list[Json]]]] = {
+    "Pod": _pods,
+    "PodGroup": _groups,
+    "NamespaceQueue": lambda index: [
+        _queue(index), _queue(index, parent="cluster/q"), _queue(index, parent=f"p{index}")],
+    "ResourceClaim": _claims,
+    "ResourceClaimTemplate": lambda index: [{"metadata": _meta(index), "spec": {"spec": _claim(index)["spec"]}}],
+    "PersistentVolumeClaim": lambda index: [{"metadata": _meta(index), "spec": {
+        "storageClassName": f"s{index}", "volumeName": f"v{index}", "accessModes": ["ReadWriteOnce"]}}],
+    "PodDisruptionBudget": lambda index: [{"metadata": _meta(index), "spec": {
+        "minAvailable": 1, "selector": {"matchLabels": _names(index)}}}],
+    "ResourceQuota": lambda index: [{"metadata": _meta(index), "spec": {
+        "hard": {f"requests.example.com/r{index}": "1"}}}],
+    "ConfigMap": lambda index: [{"metadata": _meta(index), "data": _names(index)}],
+    "Namespace": lambda index: [{"metadata": {**_meta(index), "namespace": "", "name": f"ns{index}"}}],
+}  # fmt: skip
+_TYPES: Final = {one.name: one.watch.type for one in KINDS if one.watch is not None}
+
+
+class Churn:
+    """Objects of one kind that come and go, beside a cluster that stays."""
+
+    def __init__(self, kind: str) -> None:
+        self.h = h = Harness(_CONF)
+        self._kind = kind
+        for name in ("n1", "n2"):
+            h.gpu_node(name, card="A", count=8)
+        h.queue("q", cards={"A": 9}, capability={"cpu": "100", "memory": "100Gi"}, allowed=["*"])
+        h.apply(self._changed("DeviceClass", {"metadata": {"name": "c"}, "spec": {}}))
+        h.group("g", queue="q")
+        h.pod("p", group="g", requests={"cpu": "1"})
+        h.group("waiting", queue="q")
+        h.pod("waits", group="waiting", requests={"cpu": "1000"})
+        h.step()
+
+    @staticmethod
+    def _changed(kind: str, obj: Json) -> deltas.ObjectChanged:
+        return deltas.ObjectChanged(msgspec.convert(obj, _TYPES[kind]))
+
+    def run(self, first: int, count: int) -> None:
+        """Objects with the numbers from `first` on."""
+        for begin in range(first, first + count, _AT_ONCE):
+            made = [_CHURN[self._kind](index) for index in range(begin, begin + _AT_ONCE)]
+            for stage in zip(*made, strict=True):
+                for obj in stage:
+                    self.h.apply(self._changed(self._kind, obj))
+                self.h.step()
+            for each in made:
+                namespace = each[0]["metadata"]["namespace"]
+                self.h.apply(deltas.ObjectGone(self._kind, namespace, each[0]["metadata"]["name"]))
+            self.h.step()
+        for _ in range(_SESSIONS):  # records of events and refusals expire
+            self.h.pod("spare", group="g", labels={"at": str(self.h.now)})
+            self.h.step(self.h.now + _SECONDS)
+        gc.collect()
+
+
+@pytest.mark.parametrize(
+    ("kind", "bound"), [(kind, "entries") for kind in _CHURN] + [(kind, "bytes") for kind in ("Pod", "ResourceClaim")]
+)
+def test_objects_that_are_gone_leave_nothing(kind: str, bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds of caches are as small as possible here: of their entries, or of the bytes of their entries."""
+    for module, name in (*_SPARES[bound], *_SPARES["sessions"]):
+        monkeypatch.setattr(module, name, 8)
+    churn = Churn(kind)
+    churn.run(0, _FEW)
+    before = sizes(churn.h.core)
+    churn.run(_FEW, _MANY)
+    after = sizes(churn.h.core)
+    grown = [f"{path}: {before[path]} to {size}" for path, size in after.items() if size > 2 * before[path] + 32]
+    assert not grown, "\n".join(grown)
