@@ -75,7 +75,10 @@ async def test_the_namespaces_that_a_queue_allows(cluster: Cluster) -> None:
     assert "spec.allowedNamespaces" in text
     own = cluster.namespace
     for name, allowed in (("absent", None), ("empty", []), ("other", ["team-b"]), ("named", [own]), ("every", ["*"])):
-        await cluster.create(queue(name, **({} if allowed is None else {"allowedNamespaces": allowed})))
+        made = queue(name)
+        if allowed is not None:
+            made["spec"]["allowedNamespaces"] = allowed
+        await cluster.create(made)
         await cluster.create(local(f"of-{name}", f"cluster/{name}"))
     lacks = f"does not contain namespace {own}"
     for name in ("absent", "empty", "other"):

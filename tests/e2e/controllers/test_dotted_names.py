@@ -10,7 +10,7 @@ import pytest
 from capcard_sched.model.annotations import GROUP_NAME
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
-from tests.controlplane.manifests import job
+from tests.controlplane.manifests import job, plain
 from tests.e2e.admission.server import Admission, serving
 from tests.e2e.asking import LiveCommand
 from tests.e2e.controllers.conftest import JOBS, Jobs
@@ -87,6 +87,18 @@ async def test_a_job_with_dots_in_its_name_is_like_others(
         return phase == "Running" and len(now) == 2 and not now & former
 
     await cluster.wait_until(restarted, "the restarted pods", within=60)
+    # Claims: one with dots in its name, and one that is made for the Job. A long name leaves no space for suffixes.
+    long = f"eu.{'x' * 40}.v1"
+    for name in ("eu.data.v1", long):
+        made = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+        await cluster.apply(plain("PersistentVolumeClaim", "data.v1", "v1", spec=made))
+        volumes = [{"mountPath": "/data", "volumeClaimName": "data.v1"}, {"mountPath": "/own", "volumeClaim": made}]
+        await jobs.create(name, 1, volumes=volumes, plugins={"ssh": []})
+        waiting = await until(cluster, "pods", f"{name}-w-0")
+        claims = [each["persistentVolumeClaim"]["claimName"] for each in waiting["spec"]["volumes"][:2]]
+        assert claims[0] == "data.v1"
+        assert claims[1].startswith(f"{name}-pvc-")
+        assert f"{cluster.namespace}/job/{name}: " in await verb("explain", name)
     # A Job that waits: its reason has its name as it is.
     large = job("eu.large.v1", 1)
     large["spec"]["tasks"][0]["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "400"
