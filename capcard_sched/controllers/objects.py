@@ -39,7 +39,7 @@ COMMAND: Final = "Command"
 ENDED_PHASES: Final = ("Succeeded", "Failed")
 ROOT_QUEUE: Final = "root"
 POD_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
-#: Characters of a DNS label, and those of it that tell apart volumes whose names would be alike.
+#: Characters of a DNS label, and those of its digest, which makes names of volumes distinct.
 _LABEL_LENGTH: Final = 63
 _DIGEST_LETTERS: Final = 8
 
