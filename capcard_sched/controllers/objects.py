@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from capcard_sched.model.kinds import APPS_API as APPS_API  # noqa: PLC0414 -- a re-export
@@ -38,6 +39,9 @@ COMMAND: Final = "Command"
 ENDED_PHASES: Final = ("Succeeded", "Failed")
 ROOT_QUEUE: Final = "root"
 POD_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
+#: Characters of a DNS label, and those of its digest, which makes names of volumes distinct.
+_LABEL_LENGTH: Final = 63
+_DIGEST_LETTERS: Final = 8
 
 
 class Key(NamedTuple):
@@ -141,6 +145,15 @@ def owner_reference(owner: JsonObject) -> JsonObject:
         "controller": True,
         "blockOwnerDeletion": True,
     }
+
+
+def volume_name(name: str) -> str:
+    """The name of a volume after that of an object: at most 63 characters, and no dots, which names of objects have."""
+    if len(name) <= _LABEL_LENGTH and "." not in name:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_LETTERS]
+    head = name.replace(".", "-")[: _LABEL_LENGTH - 1 - _DIGEST_LETTERS]
+    return f"{head}-{digest}"
 
 
 def merge_diff(old: JsonObject, new: JsonObject) -> JsonObject:

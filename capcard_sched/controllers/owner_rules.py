@@ -8,20 +8,31 @@ name.
 from __future__ import annotations
 
 import pkgutil
+import re
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from capcard_sched.controllers.owner_paths import RuleScene, count_of, holds, is_count, is_path, name_of, places
-from capcard_sched.model.kinds import Kind, group_of, qualified_kind
-from capcard_sched.model.numbers import MAX_INT32
+from capcard_sched.model.kinds import KIND_BY_NAME, Kind, group_of, qualified_kind
+from capcard_sched.model.numbers import MAX_INT32, whole_number
+from capcard_sched.model.selectors import label_key_problem
 from capcard_sched.model.yaml_reader import YamlError, read_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from capcard_sched.controllers.objects import JsonObject
+
+
+#: Kinds of this table that may have the numbers of a gang. The others have PodGroups of their own, or no pods.
+_OWNER_KINDS: Final = ("Deployment", "ReplicaSet", "StatefulSet")
+#: What no name of an object has.
+_NO_NAME: Final = re.compile(r"[^a-z0-9.-]")
+_PLACE: Final = re.compile(r"\{[^{}]*\}")
+#: The fields of an object that are kept of it.
+_READ: Final = ("metadata.", "spec.", "spec[")
 
 
 class OwnerRulesError(ValueError):
@@ -265,22 +276,39 @@ def parse_owner_rules(text: str | bytes, base: Iterable[OwnerRule] = ()) -> tupl
         raise OwnerRulesError(["ownerGroups: expected a list of rules"])
     found: list[OwnerRule] = []
     problems: list[str] = []
+    known = {rule.name: rule for rule in base}
     for number, row in enumerate(rows):
         place = f"ownerGroups[{number}]"
         try:
             rule = msgspec.convert(row, OwnerRule, strict=False)
         except msgspec.ValidationError as error:
-            problems.append(f"{place}: {error}")
+            problems.append(f"{place}: {error}{_accepted_fields(str(error))}")
             continue
         if any(rule.name == other.name for other in found):
             problems.append(f"{place}.name: {rule.name!r} is the name of another rule")
+        if not rule.enabled and not rule.when and known and rule.name not in known:
+            problems.append(f"{place}.name: {rule.name!r} is no built-in rule; accepted: {', '.join(known)}")
         problems += [f"{place}.{problem}" for problem in (_problems(rule) if rule.enabled else ())]
         found.append(rule)
     if problems:
         raise OwnerRulesError(problems)
     names = {rule.name for rule in found}
-    rules = (*found, *(rule for rule in base if rule.name not in names))
+    rules = (*found, *(rule for name, rule in known.items() if name not in names))
     return tuple(rule for rule in rules if rule.enabled)
+
+
+def _accepted_fields(problem: str) -> str:
+    """The fields of the struct that a message about an unknown field means; "" for another message."""
+    if "unknown field" not in problem:
+        return ""
+    parts: dict[str, type[msgspec.Struct]] = {
+        "$.group[": GroupName,
+        "$.owners[": OwnerKind,
+        "$.min[": RoleMinimum,
+        "$.subGroups[": RuleSubGroups,
+    }
+    struct: type[msgspec.Struct] = next((each for path, each in parts.items() if path in problem), OwnerRule)
+    return f"; accepted: {', '.join(field.encode_name for field in msgspec.structs.fields(struct))}"
 
 
 def _problems(rule: OwnerRule) -> Iterator[str]:
@@ -288,18 +316,16 @@ def _problems(rule: OwnerRule) -> Iterator[str]:
         yield "when: expected labels or annotations, as in [example.com/job-name]"
     if not rule.group:
         yield "group: expected a list of names, as in [{name: '{example.com/job-name}'}]"
-    if bool(rule.owners) != bool(rule.owner_name):
-        yield "ownerName: expected together with owners"
-    for number, kind in enumerate(rule.owners):
-        if not group_of(kind.api_version) or not kind.kind or not kind.resource:
-            yield f"owners[{number}]: expected apiVersion (group/version), kind and resource"
+    yield from _owner_problems(rule)
+    yield from _key_problems(rule)
+    yield from _name_problems(rule)
+    yield from _text_problems(rule)
+
+
+def _text_problems(rule: OwnerRule) -> Iterator[str]:
+    """Counts and paths that cannot be read."""
     counts = {"minMember": rule.min_member, "fallback": rule.fallback}
-    parts: list[tuple[str, GroupName | RoleMinimum | RuleSubGroups]] = [
-        *((f"group[{number}]", each) for number, each in enumerate(rule.group)),
-        *((f"min[{number}]", each) for number, each in enumerate(rule.min)),
-        *((f"subGroups[{number}]", each) for number, each in enumerate(rule.sub_groups)),
-    ]
-    for place, part in parts:
+    for place, part in _rows(rule):
         paths = {f"{place}.if": [*part.if_], f"{place}.unless": [*part.unless]}
         if isinstance(part, RoleMinimum):
             counts |= {f"{place}.count": part.count, f"{place}.min": part.min}
@@ -312,6 +338,98 @@ def _problems(rule: OwnerRule) -> Iterator[str]:
     for field, text in counts.items():
         if text and not is_count(text):
             yield f"{field}: {text!r} is no count; accepted: a number, a path or @label, joined by *, - and min"
+    for field, path in _paths(rule):
+        if not path.removeprefix("owner.").startswith(_READ):
+            yield f"{field}: {path!r} is not read; accepted: paths that start with metadata or spec"
+
+
+def _paths(rule: OwnerRule) -> Iterator[tuple[str, str]]:
+    """The paths that start at the object of the owner, each with its field."""
+    yield from _count_paths("minMember", rule.min_member)
+    yield from _count_paths("fallback", rule.fallback)
+    for number, each in enumerate(rule.group):
+        yield from ((f"group[{number}].name", place[6:]) for place in places(each.name) if place.startswith("owner:"))
+    for place, row in _rows(rule):
+        found = [
+            (f"{place}.{field}", path) for field, paths in (("if", row.if_), ("unless", row.unless)) for path in paths
+        ]
+        at = "" if isinstance(row, GroupName) else row.at
+        if isinstance(row, RoleMinimum):
+            found += [*_count_paths(f"{place}.count", row.count), *_count_paths(f"{place}.min", row.min)]
+            found += [(f"{place}.template", path) for path in row.template.split("|") if path]
+        elif isinstance(row, RuleSubGroups):
+            found += _count_paths(f"{place}.size", row.size)
+        if at:
+            yield f"{place}.at", at
+        yield from ((field, path) for field, path in found if not at or path.startswith("owner."))
+
+
+def _count_paths(field: str, text: str) -> Iterator[tuple[str, str]]:
+    items = (item for word in text.split()[::2] for item in word.split("|")) if is_count(text) else ()
+    yield from ((field, item) for item in items if not item.startswith("@") and whole_number(item) is None)
+
+
+def _owner_problems(rule: OwnerRule) -> Iterator[str]:
+    if bool(rule.owners) != bool(rule.owner_name):
+        yield "ownerName: expected together with owners"
+    for number, kind in enumerate(rule.owners):
+        if not group_of(kind.api_version) or not kind.kind or not kind.resource:
+            yield f"owners[{number}]: expected apiVersion (group/version), kind and resource"
+        elif kind.view_name in KIND_BY_NAME and kind.kind not in _OWNER_KINDS:
+            accepted = f"{', '.join(_OWNER_KINDS)}, kinds of batch/v1 and of operators"
+            yield f"owners[{number}]: {kind.kind} of {kind.api_version} is no owner; accepted: {accepted}"
+
+
+def _rows(rule: OwnerRule) -> Iterator[tuple[str, GroupName | RoleMinimum | RuleSubGroups]]:
+    """The rows of the lists of a rule, each with its place."""
+    yield from ((f"group[{number}]", each) for number, each in enumerate(rule.group))
+    yield from ((f"min[{number}]", each) for number, each in enumerate(rule.min))
+    yield from ((f"subGroups[{number}]", each) for number, each in enumerate(rule.sub_groups))
+
+
+def _key_problems(rule: OwnerRule) -> Iterator[str]:
+    """Labels and annotations that no pod has, and fields that count by role without a label with the role."""
+    keys = [(f"when[{number}]", each.partition("=")[0]) for number, each in enumerate(rule.when)]
+    keys += [(field, key) for field, key in (("role", rule.role), ("incarnation", rule.incarnation)) if key]
+    for place, row in _rows(rule):
+        if isinstance(row, RuleSubGroups):
+            keys += [(f"{place}.labels[{number}]", key) for number, key in enumerate(row.labels)]
+    for field, key in keys:
+        problem = label_key_problem(key)
+        if problem:
+            yield f"{field}: {problem}"
+    if rule.role:
+        return
+    of_role = [f"{place}.ofRole" for place, row in _rows(rule) if isinstance(row, GroupName) and row.of_role]
+    of_role += [f"{place}.at" for place, row in _rows(rule) if isinstance(row, RuleSubGroups) and row.at]
+    if rule.role_names:
+        of_role.append("roleNames")
+    yield from (f"{field}: expected together with role, the label with the role of a pod" for field in of_role)
+
+
+def _name_problems(rule: OwnerRule) -> Iterator[str]:
+    """Templates that give no name of an object, whatever the labels are."""
+    templates = [(f"group[{number}].name", each.name) for number, each in enumerate(rule.group)]
+    templates += [(field, text) for field, text in (("ownerName", rule.owner_name), ("leader", rule.leader)) if text]
+    for field, text in templates:
+        rest = _PLACE.sub("", text)
+        if not text or not all(places(text)) or _NO_NAME.search(rest):
+            form = "lower-case letters, digits, '-', '.' and places like {label}"
+            yield f"{field}: {text!r} is no name; accepted: {form}"
+        for place in places(text):
+            path = place.removeprefix("owner:")
+            if path == place:
+                continue
+            if not field.startswith("group") or not rule.owners:
+                yield f"{field}: {{{place}}} has no object to be read from; accepted: places like {{label}}"
+            elif not is_path(path):
+                yield f"{field}: {path!r} is no path"
+    named = [(place, row.name) for place, row in _rows(rule) if isinstance(row, RuleSubGroups)]
+    for number, (place, name) in enumerate(named):
+        if not name:
+            yield f"{place}.name: expected a name of the sub-group policy"
+        elif any(name == other for _, other in named[:number]):
+            yield f"{place}.name: {name!r} is the name of another row"
 
 
 @cache

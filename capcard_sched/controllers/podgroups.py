@@ -137,11 +137,14 @@ class PodGroupController:
             return Result()
         if key.kind == POD:
             return self._reconcile_pod(view, obj, now)
+        writes: list[Write] = []
         if key.kind in self._owners.kinds:
             parts: dict[str, OwnerParts] = {}
-            groups = self._owners.groups_of(view, key)
-            return Result([write for name, pod in groups for write in self._follow(view, key, obj, parts, name, pod)])
-        return Result(self._reconcile_owner(view, obj))
+            for name, pod in self._owners.groups_of(view, key):
+                writes += self._follow(view, key, obj, parts, name, pod)
+        if key.kind in (REPLICA_SET, STATEFUL_SET):  # not all of their pods have the labels of a rule
+            writes += self._reconcile_owner(view, obj)
+        return Result(writes)
 
     def failed(self, view: View, key: Key, now: float, failure: Failure) -> Result:
         """The rejection by admission as an event on the pod that waits for its PodGroup."""

@@ -374,7 +374,7 @@ class ClusterState:
     def _drop_group(self, gone: deltas.ObjectGone) -> None:
         for noted in (self._invalid, self._affinities):
             noted.forget("PodGroup", gone.namespace, gone.name, gone.uid)
-        self.kube_groups.drop(gone.namespace, gone.name)
+        self.kube_groups.drop(gone.namespace, gone.name, gone.uid)
         self._job_table.drop(f"{gone.namespace}/{gone.name}", gone.uid)
 
     def _apply_priority_class(self, item: PriorityClassObject) -> None:

@@ -164,8 +164,8 @@ class JobTable:
         job.anti_affinity = ()
         job.conditions, job.status_counts = (), (0, 0, 0)
 
-    def update(self, facts: GroupFacts) -> None:
-        """Apply the facts of a PodGroup."""
+    def update(self, facts: GroupFacts, *, edited: bool = True) -> None:
+        """Apply the facts of a PodGroup. `edited`: an edit of its object or of a pod led to them."""
         key = f"{facts.namespace}/{facts.name}"
         job = self.get_or_create(key)
         minimum = self._counted(key, facts.min_resources)
@@ -197,7 +197,7 @@ class JobTable:
             job.groups = SubGroups(facts.policies) if facts.policies else None
             recount_members(job)
         job.note_whole()
-        self._set_named_queue(job, facts.queue)
+        self._set_named_queue(job, facts.queue, edited=edited)
         self._changes.jobs.add(key)
 
     def set_uncounted(self, resources: frozenset[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from typing import TYPE_CHECKING
 
 from capcard_sched.model.annotations import HELD, TOPOLOGY_LABEL
@@ -34,17 +35,20 @@ class KubeGroups:
         self._other_pods: dict[tuple[str, str], str] = {}
         #: Job key to the facts of a group as translated.
         self._facts: dict[str, GroupFacts] = {}
-        #: Job key to the first pod by name with a queue, and the queue.
-        self._queues: dict[str, tuple[str, str]] = {}
-        #: Job key to the uids of the pods with a queue, and back: groups that never come leave nothing.
-        self._naming: dict[str, set[str]] = {}
-        self._named: dict[str, str] = {}
+        #: Job key to the pods that name a queue, in order: name, uid and queue. They are facts of pods, whether their
+        #: group exists or not: a group that comes again finds them.
+        self._naming: dict[str, list[tuple[str, str, str]]] = {}
+        #: uid of such a pod to its job key and its entry.
+        self._named: dict[str, tuple[str, tuple[str, str, str]]] = {}
 
     def apply(self, facts: GroupFacts) -> GroupFacts:
         """The facts of a PodGroup with what only the scheduler knows, and with the queue of its pods."""
         if not kube_name(facts.name):
             return facts
         key = f"{facts.namespace}/{facts.name}"
+        former = self._facts.get(key)
+        if former is not None and former.uid != facts.uid:
+            self.drop(former.namespace, former.name, former.uid)
         self._facts[key] = facts
         self._report_other(key)
         label = facts.annotations.get(TOPOLOGY_LABEL)
@@ -57,43 +61,68 @@ class KubeGroups:
             self._jobs.held.pop(key, None)
         if job is not None and job.uid == facts.uid:
             facts = facts._replace(phase=job.phase, conditions=job.conditions, status_counts=job.status_counts)
-        if facts.queue == self._default_queue and key in self._queues:
-            facts = facts._replace(queue=self._queues[key][1])
+        if facts.queue == self._default_queue:
+            facts = facts._replace(queue=self._queue_of_pods(key) or facts.queue)
         return facts
+
+    def _queue_of_pods(self, key: str) -> str:
+        """The queue that the first pod by name names, of those that name one; "" for none."""
+        named = self._naming.get(key)
+        return named[0][2] if named else ""
 
     def has_started(self, key: str) -> bool:
         """Whether the minimum of the group of a job was bound at some time, by its condition."""
         facts = self._facts.get(key)
         return facts is not None and facts.phase is PodGroupPhase.RUNNING
 
-    def note(self, task: Task, facts: PodFacts) -> None:
-        """Take the queue and the groups of a pod of this scheduler that was added or changed."""
+    def note(self, task: Task, facts: PodFacts) -> bool:
+        """Take the queue and the groups of a pod of this scheduler that was added or changed.
+
+        Returns whether it has any that count here: they count for the pods of its run, too.
+        """
         if not task.ours:
-            return
+            return False
+        if self._other_pods:
+            self.forget_other(task.namespace, task.name)
         if facts.other_group:
             ref = ObjectRef("Pod", task.namespace, task.name, task.uid)
             detail = f"PodGroup {facts.group_name} of scheduling.volcano.sh counts"
             self.two_groups[ref] = f"{detail}, not PodGroup {facts.other_group} of scheduling.k8s.io"
         elif self.two_groups:
             self.two_groups.pop(ObjectRef("Pod", task.namespace, task.name, task.uid), None)
-        if not facts.queue_name or not kube_name(facts.group_name):
+        key = ""
+        if facts.queue_name and kube_name(facts.group_name):
+            key = f"{task.namespace}/{facts.group_name}"
+        self._set_queue(task, key, facts.queue_name)
+        return bool(key or facts.other_group)
+
+    def _set_queue(self, task: Task, key: str, queue: str) -> None:
+        """Set the queue that a pod names for the group of a job; `key` is "" for none."""
+        former, now = self._named.get(task.uid), (key, (task.name, task.uid, queue)) if key else None
+        if former == now:
             return
-        key = f"{task.namespace}/{facts.group_name}"
-        self._naming.setdefault(key, set()).add(task.uid)
-        self._named[task.uid] = key
-        known = self._queues.get(key)
-        if known is None or task.name <= known[0]:
-            self._queues[key] = (task.name, facts.queue_name)
-            if key in self._facts and known != self._queues[key]:
-                self._jobs.update(self.apply(self._facts[key]))
+        before = {each[0]: self._queue_of_pods(each[0]) for each in (former, now) if each is not None}
+        if former is not None:
+            named = self._naming[former[0]]
+            del named[bisect_left(named, former[1])]
+            if not named:
+                del self._naming[former[0]]
+            del self._named[task.uid]
+        if now is not None:
+            insort(self._naming.setdefault(key, []), now[1])
+            self._named[task.uid] = now
+        for each, known in before.items():
+            if each in self._facts and self._queue_of_pods(each) != known:
+                self._jobs.update(self.apply(self._facts[each]), edited=now is not None)
 
     def note_other(self, pod: PodObject, namespace: str, scheduler: str) -> None:
         """Take a pod of another scheduler; the first one of a group is reported."""
-        named = pod.spec.scheduling_group
-        if named is None or not named.pod_group_name:
+        named, name = pod.spec.scheduling_group, pod.metadata.name
+        key = f"{namespace}/{job_name(named.pod_group_name)}" if named is not None and named.pod_group_name else ""
+        if self._other_pods and self._other_pods.get((namespace, name)) != key:  # another pod had the name
+            self.forget_other(namespace, name)
+        if not key:
             return
-        key = f"{namespace}/{job_name(named.pod_group_name)}"
-        name = pod.metadata.name
         text = f"pod {name} is one of scheduler {scheduler}: it does not count for the PodGroup"
         self._others.setdefault(key, (text, set()))[1].add(name)
         self._other_pods[namespace, name] = key
@@ -108,14 +137,7 @@ class KubeGroups:
         """Forget a pod of this scheduler that is gone."""
         if self.two_groups:
             self.two_groups.pop(ObjectRef("Pod", task.namespace, task.name, task.uid), None)
-        key = self._named.pop(task.uid, "")
-        if not key:
-            return
-        self._naming[key].discard(task.uid)
-        if not self._naming[key]:
-            del self._naming[key]
-            if key not in self._facts:
-                self._queues.pop(key, None)
+        self._set_queue(task, "", "")
 
     def forget_other(self, namespace: str, name: str) -> None:
         """Forget a pod of another scheduler that is gone; nothing for another pod."""
@@ -130,11 +152,12 @@ class KubeGroups:
             if facts is not None:
                 self.other_schedulers.pop(ObjectRef("PodGroup", facts.namespace, facts.name, facts.uid), None)
 
-    def drop(self, namespace: str, name: str) -> None:
-        """Forget a group that is gone."""
+    def drop(self, namespace: str, name: str, uid: str) -> None:
+        """Forget a group that is gone; an empty uid matches any group of the name."""
         key = f"{namespace}/{name}"
-        facts = self._facts.pop(key, None)
-        if facts is not None:
-            self.other_schedulers.pop(ObjectRef("PodGroup", facts.namespace, facts.name, facts.uid), None)
-        self._queues.pop(key, None)
+        facts = self._facts.get(key)
+        if facts is None or (uid and facts.uid != uid):
+            return
+        del self._facts[key]
+        self.other_schedulers.pop(ObjectRef("PodGroup", namespace, name, facts.uid), None)
         self._jobs.held.pop(key, None)

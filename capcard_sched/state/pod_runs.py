@@ -17,6 +17,7 @@ from capcard_sched.model.timestamps import parse_time
 if TYPE_CHECKING:
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.objects import ObjectMeta, PodObject, Volume
+    from capcard_sched.model.pod_facts import PodFacts
 
 # Fields in which the pods of a workload differ: compared otherwise, or of no consequence to a task.
 _OWN_SPEC = frozenset({"node_name", "volumes"})
@@ -28,13 +29,16 @@ _status = attrgetter(*(field for field in PodStatus.__struct_fields__ if field n
 class PodRun:
     """The first pod of a run, its new task, and the tasks of the run, whose contributions are not added yet."""
 
-    __slots__ = ("_compared", "_first", "bound_queue", "requested_queue", "task", "tasks")
+    __slots__ = ("_compared", "_first", "bound_queue", "groups", "requested_queue", "task", "tasks")
 
-    def __init__(self, first: PodObject, task: Task, requested_queue: str | None, bound_queue: str) -> None:
-        """`requested_queue` and `bound_queue`: as for `JobTable`."""
+    def __init__(
+        self, first: PodObject, task: Task, requested_queue: str | None, bound_queue: str, groups: PodFacts | None
+    ) -> None:
+        """`requested_queue` and `bound_queue`: as for `JobTable`; `groups`: the facts that `KubeGroups` notes."""
         self.task = task
         self.requested_queue = requested_queue
         self.bound_queue = bound_queue
+        self.groups = groups
         self.tasks = [task]
         self._first = first
         #: Of the first pod: the fields of status and spec that are compared; its volumes. Set when a pod resembles it.

@@ -150,6 +150,8 @@ class PodTable:
         self.tasks[meta.uid] = self._by_name[namespace][meta.name] = task
         if run.requested_queue is not None:
             self._jobs.set_requested_queue(task, run.requested_queue)
+        if run.groups is not None:
+            self._kube_groups.note(task, run.groups)
 
     def _end_run(self) -> None:
         """Add what the pods of a run contribute."""
@@ -201,6 +203,7 @@ class PodTable:
         former_job, former_node = (None, None) if known is None else (known.job, known.node)
         if known is not None:
             if self._jobs.requested_queue(known) == requested_queue and not differs(known, fields):
+                self._kube_groups.note(known, facts)
                 return
             if known.status is TaskStatus.BINDING:
                 self._follow_binding(known, fields)
@@ -214,11 +217,11 @@ class PodTable:
         task.bound = bool(pod.spec.node_name)
         task.grace, task.created, task.index = facts.grace, facts.created, facts.index
         self._jobs.set_requested_queue(task, requested_queue)
-        self._kube_groups.note(task, facts)
+        is_noted = self._kube_groups.note(task, facts)
         if task.bound:
             self._deferred.pop(uid, None)
         if known is None and task.cooldown is None and job_key != f"{namespace}/{_AUTOMATIC_GROUP}{uid}":
-            self._run = PodRun(pod, task, requested_queue, bound_queue)
+            self._run = PodRun(pod, task, requested_queue, bound_queue, facts if is_noted else None)
             return
         self._accounting.add(task)
         self._leave(task, former_node)

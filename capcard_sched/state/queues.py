@@ -95,18 +95,22 @@ class QueueTable:
     def _apply_local(self, obj: NamespaceQueueObject) -> None:
         meta = obj.metadata
         name = f"{meta.namespace}/{meta.name}"
-        self._problems.pop(name, None)
+        former = self._problems.pop(name, None)
         try:
             queue = as_queue(obj)
         except ParentError as error:
             self._problems[name] = error.reason, str(error)
             queue = QueueObject(meta, msgspec.structs.replace(obj.spec, parent=""), obj.status)
+        if self._problems.get(name) != former:
+            self._stale = True
+            self._changes.queues.add(name)
         self._put(ObjectRef(NAMESPACE_QUEUE, meta.namespace or "", meta.name), name, queue, "")
 
     def _note_allowed(self, name: str, allowed: tuple[str, ...]) -> None:
         if self._allowed.get(name) != allowed:
             self._allowed[name] = allowed
             self._stale = True
+            self._changes.queues.add(name)  # a session opens only after a change
 
     def _put(self, ref: ObjectRef, name: str, obj: QueueObject, problem: str) -> None:
         facts, problems = queue_facts(obj)

@@ -11,7 +11,7 @@ from capcard_sched.model.quoting import plural
 from capcard_sched.validation.budget import checkpoint
 from capcard_sched.validation.checks import Finding, listed
 from capcard_sched.validation.inventory import as_map, as_maps, value_at
-from capcard_sched.validation.names import LABEL_FORM, check_label, is_label, is_subdomain, shown
+from capcard_sched.validation.names import LABEL_FORM, SUBDOMAIN_FORM, check_label, is_label, is_subdomain, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -304,8 +304,9 @@ def _check_volumes(volumes: Any) -> Iterator[Finding]:
         if bool(name) == bool(claim):
             message = "either VolumeClaim or VolumeClaimName must be specified"
             yield Finding("error", field, message, "volumeClaim or volumeClaimName")
-        elif name:
-            yield from check_label(name, f"{field}.volumeClaimName")
+        elif name and not (isinstance(name, str) and is_subdomain(name)):
+            message = f"{shown(name)} is not the name of a PersistentVolumeClaim"
+            yield Finding("error", f"{field}.volumeClaimName", message, SUBDOMAIN_FORM)
 
 
 def tasks_of(spec: Json) -> list[Json]:

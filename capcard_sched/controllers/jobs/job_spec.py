@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from capcard_sched.controllers.objects import JsonObject, annotations_of, labels_of, meta, owner_reference, spec, status
+from capcard_sched.controllers.objects import (
+    JsonObject,
+    annotations_of,
+    labels_of,
+    meta,
+    owner_reference,
+    spec,
+    status,
+    volume_name,
+)
 from capcard_sched.model.annotations import (
     COOLDOWN_TIME,
     GROUP_NAME,
@@ -223,7 +232,7 @@ def _with_volumes(desired: JobSpec, body: JsonObject) -> JsonObject:
         return {}
     names: dict[str, str] = {}
     for volume in volumes:
-        names.setdefault(volume["volumeClaimName"], f"{volume['volumeClaimName']}-volume")
+        names.setdefault(volume["volumeClaimName"], volume_name(f"{volume['volumeClaimName']}-volume"))
     mounts = [{"name": names[volume["volumeClaimName"]], "mountPath": volume["mountPath"]} for volume in volumes]
     found: JsonObject = {
         "volumes": [

@@ -182,8 +182,8 @@ def _trim_pod(pod: WatchedPod, rules: Sequence[OwnerRule], keys: frozenset[str])
     spec = pod.spec
     owner = controller_of_meta(pod.metadata)
     is_followed = owner is not None and (owner.group, owner.kind) in _FOLLOWED
-    if not is_followed and labels:
-        known = {**(notes or {}), **labels}
+    if not is_followed and (labels or notes):
+        known = {**(notes or {}), **(labels or {})}
         is_followed = any(rule.matches(known) for rule in rules)
     if notes and (GROUP_NAME in notes or GROUP_NAME_ALIAS in notes) and not is_followed:
         sidecars = tuple(
@@ -269,12 +269,15 @@ class WatchedRecords:
         self.resources: Mapping[str, Kind] = {**RESOURCES, **owners}
         #: Kinds of the objects with the numbers of gangs.
         self.owners = frozenset(owners)
+        #: Those among them that no controller reads otherwise.
+        self._foreign = self.owners - _ROWS.keys()
         #: Kinds of which an object that the cache lacks is read.
         self.fetched = FETCHED | self.owners
         self._rows = {
             POD: _TrimRule(WatchedPod, partial(_trim_pod, rules=rules, keys=keys)),
             **_ROWS,
             **dict.fromkeys(owners, _TrimRule(WatchedObject, _trim_owner, ("spec",))),
+            **dict.fromkeys(_ROWS.keys() & owners, _TrimRule(WatchedObject, _trim_whole)),  # others read their status
         }
         self._decoders = {kind: msgspec.json.Decoder(row.type) for kind, row in self._rows.items()}
 
@@ -290,10 +293,10 @@ class WatchedRecords:
             name=kind,
             path=self.resources[kind].collection(),
             changed=_change(kind, row.trim),
-            required=kind not in _OPTIONAL and kind not in self.owners,
-            expected=kind not in self.owners and kind != NAMESPACE_QUEUE,
+            required=kind not in _OPTIONAL and kind not in self._foreign,
+            expected=kind not in self._foreign and kind != NAMESPACE_QUEUE,
             reads=row.reads,
-            written=kind not in self.owners,
+            written=kind not in self._foreign,
             explained=False,
             gather=_GATHER.get(kind, WatchedKind.gather),
         )

@@ -135,3 +135,19 @@ def test_the_configuration_of_hyper_nodes_is_a_file(tmp_path: Path) -> None:
     assert options.problems() == [f"{place}: 'ufm' is not supported; accepted: label"]
     file.unlink()
     assert options.problems() == [f"--network-topology-discovery: {file}: No such file or directory"]
+
+
+def test_the_rules_of_owners_are_a_file_whose_problems_have_their_row_and_field(tmp_path: Path) -> None:
+    file = tmp_path / "owner-groups.yaml"
+    rule = "when: [a], group: [{name: '{a}'}]"
+    file.write_text(f"ownerGroups:\n- {{name: mine, {rule}}}\n")
+    options = parse(f"--owner-groups={file}")
+    assert options.problems() == []
+    assert [each.name for each in options.owner_rules()][:2] == ["mine", "lws"]
+    file.write_text(f"ownerGroups:\n- {{name: mine, {rule}}}\n- {{name: other, {rule}, minMember: a +}}\n")
+    place = f"--owner-groups: {file}: ownerGroups[1].minMember"
+    assert options.problems() == [
+        f"{place}: 'a +' is no count; accepted: a number, a path or @label, joined by *, - and min"
+    ]
+    file.unlink()
+    assert options.problems() == [f"--owner-groups: {file}: No such file or directory"]

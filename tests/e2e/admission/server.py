@@ -7,12 +7,14 @@ import base64
 import ssl
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 
 from tests.controlplane.cluster import Cluster
-from tests.controlplane.manifests import Manifest
+from tests.controlplane.manifests import Manifest, queue
 from tests.controlplane.processes import end, free_port, spawn, tail
 from tests.e2e.rbac.installed import SYSTEM, account
 from tests.manifests.documents import MANIFESTS, arguments, kustomized
@@ -106,3 +108,22 @@ class Admission:
     def certificate(self) -> str:
         """The serving certificate that a new connection sees, PEM."""
         return ssl.get_server_certificate(("127.0.0.1", self.port))
+
+
+@asynccontextmanager
+async def serving(cluster: Cluster, folder: Path) -> AsyncIterator[Admission]:
+    """The installed admission server, which the API server calls, beside the queues that exist everywhere."""
+    await cluster.make_namespace(SYSTEM)
+    await cluster.apply([queue("root"), queue("default")])
+    server = Admission(cluster, folder)
+
+    async def ready() -> bool:  # the API server has seen webhooks and caBundle when the server rejects something
+        return "denied the request" in str(await cluster.rejection(queue("probe", weight=1, parent="nowhere")))
+
+    try:
+        await server.install()
+        await server.start()
+        await cluster.wait_until(ready, "the webhooks", within=60)
+        yield server
+    finally:
+        server.stop()

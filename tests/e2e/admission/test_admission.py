@@ -24,7 +24,7 @@ from capcard_sched.model.annotations import CARD_QUOTA, QUEUE_ALLOCATION_GATE
 from tests.controlplane.cluster import Cluster, RequestError
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import Manifest, deployment, gpu_node, plain, pod, pod_group, queue
-from tests.e2e.admission.server import NAME, Admission
+from tests.e2e.admission.server import NAME, Admission, serving
 from tests.e2e.daemons import Daemon
 from tests.e2e.expectations import until, until_bound
 from tests.e2e.rbac.installed import SYSTEM, Audit
@@ -33,21 +33,8 @@ from tests.manifests.documents import overlay
 
 @pytest.fixture
 async def admission(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Admission]:
-    await cluster.make_namespace(SYSTEM)
-    for name in ("root", "default"):
-        await cluster.create(queue(name))
-    server = Admission(cluster, tmp_path)
-
-    async def ready() -> bool:  # the API server has seen the caBundle when it rejects something
-        return "weight" in await refusal(cluster, queue("probe", weight=1, parent="probe")) or True
-
-    try:
-        await server.install()
-        await server.start()
-        await cluster.wait_until(ready, "the webhooks", within=60)
+    async with serving(cluster, tmp_path) as server:
         yield server
-    finally:
-        server.stop()
 
 
 def job(name: str, *, card: str = "NVIDIA-H200", **spec: Any) -> Manifest:

@@ -1,20 +1,26 @@
-"""Gangs of an operator on an API server that serves one kind of the rules, with the rights of the installation."""
+"""Gangs of operators on an API server with the rights of the installation: by built-in rules and a row of a user."""
 
 from __future__ import annotations
 
 import asyncio
+import textwrap
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from capcard_sched.controllers.owner_rules import parse_owner_rules
+from capcard_sched.model.annotations import GROUP_NAME, TASK_SPEC
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import Manifest
 from tests.controlplane.preparation import prepare
 from tests.e2e.daemons import QUICK_ELECTION, Controllers
+from tests.e2e.expectations import until
 from tests.e2e.rbac.installed import SYSTEM, account, flags_of, install
 from tests.manifests.documents import MANIFESTS
 
@@ -22,20 +28,21 @@ _ACCOUNT = "capcard-sched-controllers"
 _LIMIT = 60.0
 _GROUP = "jobset.x-k8s.io"
 _OPEN = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-_CRD: Manifest = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {
-        "name": f"jobsets.{_GROUP}",
-        "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/jobset"},
-    },
-    "spec": {
-        "group": _GROUP,
-        "scope": "Namespaced",
-        "names": {"plural": "jobsets", "singular": "jobset", "kind": "JobSet", "listKind": "JobSetList"},
-        "versions": [{"name": "v1alpha2", "served": True, "storage": True, "schema": {"openAPIV3Schema": _OPEN}}],
-    },
-}
+
+
+def _definition(group: str, version: str, kind: str) -> Manifest:
+    plural, approval = f"{kind.lower()}s", "https://github.com/kubernetes-sigs/jobset"
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}", "annotations": {"api-approved.kubernetes.io": approval}},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"plural": plural, "singular": kind.lower(), "kind": kind, "listKind": f"{kind}List"},
+            "versions": [{"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": _OPEN}}],
+        },
+    }
 
 
 def _job_set(replicas: int) -> Manifest:
@@ -49,8 +56,7 @@ def _job_set(replicas: int) -> Manifest:
     }
 
 
-def _pod(name: str) -> Manifest:
-    labels = {f"jobset.sigs.k8s.io/{key}": value for key, value in (("jobset-name", "j"), ("replicatedjob-name", "w"))}
+def _pod(name: str, labels: dict[str, str]) -> Manifest:
     spec = {"schedulerName": "capcard-sched", "containers": [{"name": "main", "image": "main:1"}]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec}
 
@@ -62,52 +68,139 @@ async def _eventually(check: Callable[[], Awaitable[Any]], wanted: Any) -> None:
         await asyncio.sleep(0.2)
 
 
-async def _play(control_plane: ControlPlane, folder: Path) -> None:
+@asynccontextmanager
+async def _running(
+    control_plane: ControlPlane, folder: Path, definition: Manifest, owner: Manifest, *flags: str
+) -> AsyncIterator[Cluster]:
+    """The installed controllers on an API server that has a kind and one object of it."""
     async with Cluster(control_plane) as admin:
         await prepare(admin)
         await admin.wipe()
         await admin.make_namespace(SYSTEM)
         await install(admin, MANIFESTS / "controllers")
-        flags = [*await flags_of(admin, _ACCOUNT), *QUICK_ELECTION]
-        controllers = Controllers(await account(admin, _ACCOUNT), folder, *flags, name="controllers")
+        given = [*await flags_of(admin, _ACCOUNT), *QUICK_ELECTION, *flags]
+        controllers = Controllers(await account(admin, _ACCOUNT), folder, *given, name="controllers")
         admin.namespace = await admin.make_namespace()
-
-        async def minimums() -> dict[str, Any]:
-            found = await admin.list("podgroups.scheduling.volcano.sh")
-            return {each["metadata"]["name"]: each["spec"]["minMember"] for each in found}
 
         async def served() -> bool:
             try:
-                await admin.create(_job_set(2))
+                await admin.create(owner)
             except Exception:  # noqa: BLE001 - the API server serves a new kind a moment later
                 return False
             return True
 
         try:
-            await admin.create(_CRD)
+            await admin.create(definition)
             await _eventually(served, True)
-            await controllers.start()
-            await admin.create(_pod("j-0"))
-            await admin.create(_pod("j-1"))
-            await _eventually(minimums, {"j": 2})
-            group = (await admin.list("podgroups.scheduling.volcano.sh"))[0]
-            assert [owner["kind"] for owner in group["metadata"]["ownerReferences"]] == ["JobSet"]
-            await admin.patch(f"jobsets.{_GROUP}", "j", {"spec": _job_set(5)["spec"]})
-            await _eventually(minimums, {"j": 5})
-
-            async def groups() -> list[str]:
-                found = await admin.list("pods")
-                notes = [each["metadata"].get("annotations", {}) for each in found]
-                return sorted(each.get("scheduling.k8s.io/group-name", "") for each in notes)
-
-            await _eventually(groups, ["j", "j"])
+            async with controllers:
+                yield admin
         finally:
-            if controllers._process is not None:
-                await controllers.stop()
-            await admin.delete("customresourcedefinitions", f"jobsets.{_GROUP}", grace=None)
+            await admin.delete("customresourcedefinitions", definition["metadata"]["name"], grace=None)
             await admin.wipe()
+
+
+async def _specs(admin: Cluster, *fields: str) -> dict[str, Any]:
+    """Fields of PodGroups by name; of one field its value."""
+    found = await admin.list("podgroups.scheduling.volcano.sh")
+    rows = {each["metadata"]["name"]: [each["spec"].get(field) for field in fields] for each in found}
+    return {name: row[0] if len(row) == 1 else row for name, row in rows.items()}
+
+
+async def _annotations(admin: Cluster, key: str) -> list[str]:
+    return sorted(each["metadata"].get("annotations", {}).get(key, "") for each in await admin.list("pods"))
+
+
+async def _owner_kinds(admin: Cluster) -> list[str]:
+    groups = await admin.list("podgroups.scheduling.volcano.sh")
+    return [owner["kind"] for group in groups for owner in group["metadata"]["ownerReferences"]]
+
+
+async def _follow_job_set(control_plane: ControlPlane, folder: Path) -> None:
+    labels = {f"jobset.sigs.k8s.io/{key}": value for key, value in (("jobset-name", "j"), ("replicatedjob-name", "w"))}
+    definition = _definition(_GROUP, "v1alpha2", "JobSet")
+    async with _running(control_plane, folder, definition, _job_set(2)) as admin:
+        await admin.create_all([_pod("j-0", labels), _pod("j-1", labels)])
+        await _eventually(partial(_specs, admin, "minMember"), {"j": 2})
+        assert await _owner_kinds(admin) == ["JobSet"]
+        await admin.patch(f"jobsets.{_GROUP}", "j", {"spec": _job_set(5)["spec"]})
+        await _eventually(partial(_specs, admin, "minMember"), {"j": 5})
+        await _eventually(partial(_annotations, admin, GROUP_NAME), ["j", "j"])
 
 
 @pytest.mark.timeout(300)
 def test_a_job_set_is_a_gang_that_follows_it(control_plane: ControlPlane, tmp_path: Path) -> None:
-    asyncio.run(_play(control_plane, tmp_path))
+    asyncio.run(_follow_job_set(control_plane, tmp_path))
+
+
+#: A row of a user: the one that the documentation has.
+_ROW = """
+ownerGroups:
+- name: my-trainer
+  when: [example.com/trainer]
+  group: [{name: 'trainer-{example.com/trainer}'}]
+  owners: [{apiVersion: example.com/v1, kind: Trainer, resource: trainers}]
+  ownerName: '{example.com/trainer}'
+  role: example.com/role
+  min:
+  - {role: master, template: spec.master.template}
+  - {at: 'spec.workers[]', role: '{name}', count: replicas|1 * hosts|1, template: template}
+"""
+
+
+def test_the_row_of_a_user_is_that_of_the_documentation() -> None:
+    page = (MANIFESTS.parent / "docs" / "controllers.md").read_text("utf-8")
+    example = page.split("    ownerGroups:\n")[1].split("\n\n")[0]
+    assert parse_owner_rules("ownerGroups:\n" + textwrap.dedent(example)) == parse_owner_rules(_ROW)
+
+
+def _trainer(replicas: int) -> Manifest:
+    template = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "2"}}}]}}
+    workers = [{"name": "worker", "replicas": replicas, "template": template}, {"name": "ps", "hosts": 2}]
+    return {
+        "apiVersion": "example.com/v1",
+        "kind": "Trainer",
+        "metadata": {"name": "t", "annotations": {"scheduling.volcano.sh/queue-name": "q"}},
+        "spec": {"master": {"template": template}, "workers": workers},
+    }
+
+
+async def _follow_trainer(control_plane: ControlPlane, folder: Path) -> None:
+    file = folder / "owner-groups.yaml"
+    file.write_text(_ROW)
+    right = {"apiGroups": ["example.com"], "resources": ["trainers"], "verbs": ["get", "list", "watch"]}
+    labels = {"example.com/trainer": "t", "example.com/role": "worker"}
+    flag = f"--owner-groups={file}"
+    async with _running(control_plane, folder, _definition("example.com", "v1", "Trainer"), _trainer(3), flag) as admin:
+        # Without the right to read the kind, a gang has one pod, and an event tells why.
+        await admin.create(_pod("early", {**labels, "example.com/trainer": "unread"}))
+        await until(admin, "events", reason="OwnerUnreadable", message="*Trainer*unread*")
+        await admin.allow(f"system:serviceaccount:{SYSTEM}:{_ACCOUNT}", [right], everywhere=True)
+        await admin.create_all([_pod("t-master", {**labels, "example.com/role": "master"}), _pod("t-0", labels)])
+        roles = {"master": 1, "worker": 3, "ps": 2}
+        fields = ("minMember", "minTaskMember", "queue")
+        wanted = {"trainer-t": [6, roles, "q"], "trainer-unread": [1, None, "default"]}
+        await _eventually(partial(_specs, admin, *fields), wanted)
+        assert sorted(await _owner_kinds(admin)) == ["Pod", "Trainer"]
+        await _eventually(partial(_annotations, admin, GROUP_NAME), ["trainer-t", "trainer-t", "trainer-unread"])
+        await _eventually(partial(_annotations, admin, TASK_SPEC), ["master", "worker", "worker"])
+        await admin.patch("trainers.example.com", "t", {"spec": _trainer(1)["spec"]})
+        wanted["trainer-t"] = [4, {**roles, "worker": 1}, "q"]
+        await _eventually(partial(_specs, admin, *fields), wanted)
+
+
+@pytest.mark.timeout(300)
+def test_a_row_of_a_user_makes_gangs_of_a_kind_of_its_own(control_plane: ControlPlane, tmp_path: Path) -> None:
+    asyncio.run(_follow_trainer(control_plane, tmp_path))
+
+
+async def test_controllers_with_a_bad_row_do_not_start(control_plane: ControlPlane, tmp_path: Path) -> None:
+    file = tmp_path / "owner-groups.yaml"
+    file.write_text(_ROW.replace("count: replicas|1 * hosts|1", "count: replicas x hosts"))
+    program = Controllers(
+        control_plane.kubeconfig_for("admin"), tmp_path, "--leader-elect=false", f"--owner-groups={file}"
+    )
+    async with program:
+        status = await asyncio.to_thread(program.process.wait, 60)
+    assert status == 2
+    place = f"--owner-groups: {file}: ownerGroups[0].min[1].count"
+    assert f"{place}: 'replicas x hosts' is no count; accepted: " in program.text

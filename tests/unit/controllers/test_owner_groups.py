@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from capcard_sched.controllers.objects import POD, JsonObject, Key
 from capcard_sched.controllers.owner_groups import OwnerGroups
-from capcard_sched.controllers.owner_rules import built_in_rules
+from capcard_sched.controllers.owner_rules import built_in_rules, parse_owner_rules
 from capcard_sched.controllers.podgroups import PodGroupController
 from capcard_sched.controllers.view import Create, Patch
+from capcard_sched.kube.controllers.records import WatchedRecords
 from capcard_sched.model.annotations import GROUP_NAME
 from capcard_sched.model.intents import EmitEvent
 from capcard_sched.simulation.clock import VirtualClock
@@ -230,3 +232,81 @@ def test_forged_labels_make_one_podgroup_per_pod_at_most_with_an_owner_of_the_na
                     names[group["metadata"]["name"]] = None
         assert made <= 1
     assert len(names) <= 60
+
+
+def test_what_is_kept_of_objects_suffices_for_the_rules_of_a_user() -> None:
+    """Pods that only an annotation selects keep their containers in a group, StatefulSets the status of their pods."""
+    rule = """
+ownerGroups:
+- name: mine
+  when: [example.com/gang]
+  group: [{name: 'gang-{example.com/gang}'}]
+  owners: [{apiVersion: apps/v1, kind: StatefulSet, resource: statefulsets}]
+  ownerName: '{example.com/gang}'
+"""
+    records = WatchedRecords(parse_owner_rules(rule))
+
+    def kept(kind: str, **body: object) -> JsonObject:
+        change = records.decode_change(kind, msgspec.json.encode(body))
+        assert change is not None
+        found: JsonObject = msgspec.json.decode(change.data)
+        return found
+
+    metadata = {"name": "a", "namespace": "team", "uid": "1", "resourceVersion": "5"}
+    containers = [{"name": "main", "resources": {"requests": {"cpu": "2"}}}]
+    for notes, requests in (({"example.com/gang": "a"}, ["2"]), ({"other": "a"}, [])):
+        found = kept("Pod", metadata={**metadata, "annotations": {GROUP_NAME: "g", **notes}},
+                     spec={"schedulerName": "capcard-sched", "containers": containers})  # fmt: skip
+        assert [each["resources"]["requests"]["cpu"] for each in found["spec"].get("containers", [])] == requests
+    found = kept("StatefulSet", metadata=metadata, spec={"replicas": 2}, status={"updateRevision": "r"})
+    assert (found["spec"], found["status"]) == ({"replicas": 2}, {"updateRevision": "r"})
+
+
+def test_an_owner_of_a_rule_may_be_a_stateful_set_and_others_have_their_groups() -> None:
+    """The PodGroup of the one without the label follows its annotation, as without rules."""
+    rule = """
+ownerGroups:
+- name: mine
+  when: [example.com/gang]
+  group: [{name: 'gang-{example.com/gang}'}]
+  owners: [{apiVersion: apps/v1, kind: StatefulSet, resource: statefulsets}]
+  ownerName: '{example.com/gang}'
+  min: [{role: all, count: spec.replicas}]
+"""
+    store = Store(VirtualClock())
+    controller = PodGroupController(["capcard-sched"], rules=parse_owner_rules(rule, built_in_rules()))
+
+    def reconcile(key: Key) -> None:
+        for write in controller.reconcile(store, key, 0.0).writes:
+            if isinstance(write, Create):
+                store.create("PodGroup", write.object)
+            elif isinstance(write, Patch):
+                store.patch(write.key.kind, write.key.namespace, write.key.name, write.patch)
+
+    for name in ("ruled", "plain"):
+        meta = {"name": name, "namespace": "team", "annotations": {"scheduling.volcano.sh/group-min-member": "4"}}
+        if name == "ruled":
+            del meta["annotations"]
+        body = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": meta, "spec": {"replicas": 3}}
+        owner = store.create("StatefulSet", body)
+        made = pod(f"{name}-0", "")
+        made["metadata"]["labels"] = {"example.com/gang": "ruled"} if name == "ruled" else {}
+        reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": name, "uid": owner["metadata"]["uid"]}
+        made["metadata"]["ownerReferences"] = [{**reference, "controller": True}]
+        for key in [*controller.keys(POD, None, store.create("Pod", made))]:
+            reconcile(key)
+        assert [*controller.keys(POD, None, store.get("Pod", "team", f"{name}-0"))] == []
+    plain = next(
+        each["metadata"]["name"] for each in store.list("PodGroup") if each["metadata"]["name"] != "gang-ruled"
+    )
+
+    def minimums() -> dict[str, int]:
+        return {each["metadata"]["name"]: each["spec"]["minMember"] for each in store.list("PodGroup")}
+
+    assert minimums() == {"gang-ruled": 3, plain: 3}, "an annotated minimum is at most the replicas"
+    for name in ("ruled", "plain"):
+        before = store.get("StatefulSet", "team", name)
+        after = store.patch("StatefulSet", "team", name, {"spec": {"replicas": 4}})
+        for key in [*controller.keys("StatefulSet", before, after)]:
+            reconcile(key)
+    assert minimums() == {"gang-ruled": 4, plain: 4}

@@ -9,6 +9,8 @@ from capcard_sched.controllers.owner_rules import OwnerRulesError, built_in_rule
 
 _BUILT_IN = [rule.name for rule in built_in_rules()]
 _RULE = "when: [a], group: [{name: '{a}'}]"
+_JOBS = "{apiVersion: batch.volcano.sh/v1alpha1, kind: Job, resource: jobs}"
+_UNKNOWN = "ownerGroups[0]: Object contains unknown field `{}`{}; accepted: "
 
 
 @pytest.mark.parametrize(
@@ -48,11 +50,58 @@ def test_rules_of_a_user_precede_and_replace_the_built_in_ones(text: str, names:
             f"ownerGroups: [{{name: a, {_RULE}, min: [{{role: r, at: 'a b'}}]}}]",
             "ownerGroups[0].min[0].at: 'a b' is no path",
         ),
+        ("ownerGroups: [{name: a, wen: [b]}]", _UNKNOWN.format("wen", "") + "name, when, group, owners, ownerName, "),
+        (
+            f"ownerGroups: [{{name: a, {_RULE}, min: [{{n: r}}]}}]",
+            _UNKNOWN.format("n", " - at `$.min[0]`") + "role, at, ",
+        ),
+        (
+            "ownerGroups: [{name: rays, enabled: false}]",
+            "ownerGroups[0].name: 'rays' is no built-in rule; accepted: lws, ",
+        ),
+        ("ownerGroups: [{name: a, when: ['=b']}]", "ownerGroups[0].when[0]: empty label key"),
+        (f"ownerGroups: [{{name: a, {_RULE}, role: a b}}]", "ownerGroups[0].role: label key 'a b' is not a name of"),
+        (
+            "ownerGroups: [{name: a, when: [a], group: [{name: '{a'}]}]",
+            "ownerGroups[0].group[0].name: '{a' is no name; ",
+        ),
+        (
+            "ownerGroups: [{name: a, when: [a], group: [{name: 'A-{a}'}]}]",
+            "ownerGroups[0].group[0].name: 'A-{a}' is no ",
+        ),
+        (
+            f"ownerGroups: [{{name: a, {_RULE}, leader: '{{owner:spec.a}}'}}]",
+            "ownerGroups[0].leader: {owner:spec.a} has no object to be read from; accepted: places like {label}",
+        ),
+        (
+            "ownerGroups: [{name: a, when: [a], group: [{name: '{a}', ofRole: true}]}]",
+            "ownerGroups[0].group[0].ofRole: expected together with role",
+        ),
+        (
+            f"ownerGroups: [{{name: a, {_RULE}, subGroups: [{{name: '', labels: [a], size: '2', at: 'spec.b[]'}}]}}]",
+            "ownerGroups[0].subGroups[0].at: expected together with role",
+        ),
+        (
+            f"ownerGroups: [{{name: a, {_RULE}, subGroups: [{{name: '', labels: [a], size: '2'}}]}}]",
+            "ownerGroups[0].subGroups[0].name: expected a name of the sub-group policy",
+        ),
+        (
+            f"ownerGroups: [{{name: a, {_RULE}, minMember: status.replicas}}]",
+            "ownerGroups[0].minMember: 'status.replicas' is not read; accepted: paths that start with metadata or spec",
+        ),
+        (
+            f"ownerGroups: [{{name: a, {_RULE}, min: [{{role: r, at: 'spec.b[]', count: owner.status.n}}]}}]",
+            "ownerGroups[0].min[0].count: 'owner.status.n' is not read",
+        ),
+        (
+            f"ownerGroups: [{{name: a, {_RULE}, ownerName: '{{a}}', owners: [{_JOBS}]}}]",
+            "ownerGroups[0].owners[0]: Job of batch.volcano.sh/v1alpha1 is no owner; accepted: Deployment, ",
+        ),
     ],
 )
 def test_a_rule_that_cannot_be_read_is_refused_with_its_field(text: str, problem: str) -> None:
     with pytest.raises(OwnerRulesError) as error:
-        parse_owner_rules(text)
+        parse_owner_rules(text, built_in_rules())
     assert any(each.startswith(problem) for each in error.value.problems), error.value.problems
 
 

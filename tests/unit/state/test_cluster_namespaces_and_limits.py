@@ -9,6 +9,8 @@ import pytest
 
 from capcard_sched.model import deltas
 from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
+from capcard_sched.model.namespace_queues import NamespaceQueueObject
+from capcard_sched.model.objects import QueueObject
 from capcard_sched.state.cluster import ClusterState
 from tests import objects
 
@@ -70,3 +72,34 @@ def test_former_labels_of_a_namespace_are_those_of_the_last_session() -> None:
     state.apply(deltas.ObjectGone("Namespace", "", "ns"))
     assert not state.changes
     assert state.open_session().namespaces == {"ns": {"a": "2"}}
+
+
+def test_allowed_namespaces_and_parents_of_queues_are_a_reason_for_a_session() -> None:
+    """They decide whether pods of NamespaceQueues start, whatever else is unchanged."""
+    state = fresh()
+
+    def changed(delta: deltas.Delta) -> set[str]:
+        state.apply(delta)
+        found = set(state.changes.queues)
+        state.open_session()
+        return found
+
+    def above(*allowed: str) -> deltas.Delta:
+        obj = {"metadata": {"name": "q"}, "spec": {"allowedNamespaces": allowed}}
+        return deltas.ObjectChanged(msgspec.convert(obj, QueueObject))
+
+    def local(parent: str) -> deltas.Delta:
+        obj = {"metadata": {"name": "t", "namespace": "ns"}, "spec": {"parent": parent}}
+        return deltas.ObjectChanged(msgspec.convert(obj, NamespaceQueueObject))
+
+    assert changed(above("other")) == {"q"}
+    assert changed(local("cluster/q")) == {"ns/t"}
+    assert "NamespaceNotAllowed" in state.queues["ns/t"].blocked
+    assert changed(above("other")) == set()
+    assert changed(above("ns")) == {"q"}
+    assert state.queues["ns/t"].blocked == ""
+    assert changed(local("cluster/root")) == {"ns/t"}
+    assert "RootParentForbidden" in state.queues["ns/t"].blocked
+    assert changed(local("namespace/x")) == {"ns/t"}, "another problem, the same (missing) parent"
+    assert "InvalidParentReference" in state.queues["ns/t"].blocked
+    assert changed(local("namespace/x")) == set()

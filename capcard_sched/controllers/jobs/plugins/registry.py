@@ -26,6 +26,7 @@ from capcard_sched.controllers.objects import (
     SERVICE,
     JsonObject,
     Key,
+    volume_name,
 )
 from capcard_sched.model.annotations import JOB_NAME, JOB_NAMESPACE, TASK_SPEC
 from capcard_sched.model.job_plugins import JOB_PLUGINS, needed_plugins
@@ -87,7 +88,7 @@ class Svc(JobPlugin):
         """Host name, variables and the mounted host files."""
         pod["spec"]["hostname"] = pod["spec"].get("hostname") or pod["metadata"]["name"]
         pod["spec"]["subdomain"] = pod["spec"].get("subdomain") or self.job.name
-        volume = {"name": self._map_name, "configMap": {"name": self._map_name}}
+        volume = {"name": volume_name(self._map_name), "configMap": {"name": self._map_name}}
         add_mount(pod, volume, _HOSTS_PATH)
         if not self.arguments.switch("inject-hosts-env"):
             return
@@ -137,7 +138,7 @@ class Ssh(JobPlugin):
             "defaultMode": _OWNER_ONLY,
         }
         path = self.arguments.text("ssh-key-file-path") or _SSH_PATH
-        add_mount(pod, {"name": self._secret_name, "secret": secret}, path)
+        add_mount(pod, {"name": volume_name(self._secret_name), "secret": secret}, path)
 
     def contents(self) -> dict[Key, JsonObject]:
         """The client configuration: one entry per pod."""
