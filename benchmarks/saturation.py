@@ -6,6 +6,7 @@
 | F2 | every request rounded up to whole GPUs | single pods |
 | F3 | as F1 | gangs of 8 equal pods |
 | F4 | as F2 | gangs of 8 equal pods |
+| F5 | as F1, and no two pods request the same cpu, memory and part of a GPU | single pods |
 
 The method is that of Weng et al., "Beware of Fragmentation" (USENIX ATC 2023): the pods of the trace in random order,
 more of them drawn at random until the demand is reached. Prints the percentage of GPUs allocated when 100, 110, 120 and
@@ -54,7 +55,10 @@ SCENES: Final[dict[str, tuple[Sharing, int]]] = {
     "F2": ("whole", 1),
     "F3": ("vgpu", 8),
     "F4": ("whole", 8),
+    "F5": ("vgpu", 1),
 }
+#: Scenes in which every pod has a size of its own.
+_OWN_SIZES: Final = ("F5",)
 MARKS: Final = (100, 110, 120, 130)
 #: Pods that arrive per second, and so per session.
 BATCH: Final = 50
@@ -62,6 +66,10 @@ BATCH: Final = 50
 
 #: Pod lists: as recorded, and with models that a third of the pods name.
 TRACES: Final = ("default", "gpuspec33")
+#: MiB of memory per thousandth of a GPU, in scenes with sizes in MiB: parts of the smallest card.
+_MIB_PER_SHARE: Final = 14
+_MEMORY: Final = "volcano.sh/vgpu-memory"
+_PERCENTAGE: Final = f"{_MEMORY}-percentage"
 _CONFIG: Final = Path(__file__).parent.parent / "config"
 #: The shipped scheduler-confs of shared and of whole GPUs.
 _VGPU, _WHOLE = "examples/vgpu/conf/scheduler.yaml", "scheduler.yaml"
@@ -134,6 +142,9 @@ def measure_saturation(scene: str, nodes: Path, pods: Path, conf: SaturationConf
     core.apply(ObjectChanged(make_queue("q", _all_cards(core))))
     core.step([], START)
     by_name = {each["create"]["metadata"]["name"]: each["create"] for each in scenario.operations}
+    if scene in _OWN_SIZES:
+        for number, (pod, _) in enumerate(arrivals):
+            _give_own_size(by_name[pod.name], pod, number)
     run = _Run(core, {pod.name: demand for pod, demand in arrivals})
     marks, found, arrived = list(MARKS), [], 0
     began = time.process_time()
@@ -158,6 +169,15 @@ def _all_cards(core: Core) -> dict[str, int]:
     for node in state.nodes.by_name.values():
         found.update({card: amount // 1000 for card, (amount, _) in state.cards_of(node).items()})
     return dict(found)
+
+
+def _give_own_size(manifest: dict[str, Any], pod: TracePod, number: int) -> None:
+    """Request a little more cpu and memory than in the trace, and a part of a GPU in MiB, all of them by `number`."""
+    resources = manifest["spec"]["containers"][0]["resources"]
+    resources["requests"] = {"cpu": f"{pod.cpu_milli + number % 97}m", "memory": f"{pod.memory_mib + number // 97}Mi"}
+    if 0 < pod.share_milli < 1000:
+        del resources["limits"][_PERCENTAGE]
+        resources["limits"][_MEMORY] = str(pod.share_milli * _MIB_PER_SHARE + number % 1009)
 
 
 def _arrivals(pods: Sequence[TracePod], most: int, gang: int, seed: int, *, whole: bool) -> list[tuple[TracePod, int]]:

@@ -17,6 +17,11 @@ _OLDER_GENERATIONS = (50, 100)
 _KEPT: Final[list[object]] = []
 
 
+def collect_seldom() -> None:
+    """Before the imports of a service: they, and the first lists, make objects that nearly all stay."""
+    gc.set_threshold(_YOUNG_OBJECTS, *_OLDER_GENERATIONS)
+
+
 def settle_memory() -> None:
     """After the first lists were taken in: the collector skips what exists now, and runs seldom for what comes.
 
@@ -25,7 +30,7 @@ def settle_memory() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_YOUNG_OBJECTS, *_OLDER_GENERATIONS)
+    collect_seldom()
 
 
 def keep_all() -> None:

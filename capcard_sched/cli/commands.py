@@ -44,8 +44,8 @@ app = cyclopts.App(
     result_action="return_value",
 )
 app.command("capcard_sched.cli.run:run", name="run", help_formatter=whole_flags)
-app.command("capcard_sched.cli.run:controllers", name="controllers", help_formatter=whole_flags)
-app.command("capcard_sched.cli.run:admission", name="admission", help_formatter=whole_flags)
+app.command("capcard_sched.cli.controllers:controllers", name="controllers", help_formatter=whole_flags)
+app.command("capcard_sched.cli.admission:admission", name="admission", help_formatter=whole_flags)
 app.command("capcard_sched.cli.simulate:simulate", name="simulate")
 app.command("capcard_sched.cli.replay:replay", name="replay")
 app.command("capcard_sched.cli.explain:explain", name="explain")

@@ -11,11 +11,13 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from capcard_sched.cli.cache_client import answer_by_cache
 from capcard_sched.cli.output import put_error
-from capcard_sched.gc import end_at_once, keep_all
+from capcard_sched.gc import collect_seldom, end_at_once, keep_all
 
 _HELP = ("-h", "--help")
 #: Subcommands that read a cluster once; with --watch they go on.
 _READING = frozenset({"explain", "snapshot", "job", "queue", "card", "node", "pod"})
+#: Subcommands that run until a signal.
+_SERVICES = frozenset({"run", "controllers", "admission"})
 #: Subcommand to its positional argument, for the error about a surplus one.
 _POSITIONAL = {"explain": "explain takes one NAME", "replay": "replay takes one FILE"}
 
@@ -82,6 +84,8 @@ def main() -> None:
     if arguments[:1] == ["__complete"]:
         complete(arguments[1:])
         return
+    if arguments and arguments[0] in _SERVICES:
+        collect_seldom()
     if not arguments or arguments[0] not in _READING:
         sys.exit(run(arguments))
     keep_all()

@@ -60,6 +60,10 @@ class StartError(Exception):
     """Invalid input at startup: flags, files, plugins, ports. The text has one line per problem."""
 
 
+class ServeError(Exception):
+    """A port or certificate that cannot be used; the text names the flag's value and the cause."""
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class ConnectionOptions:

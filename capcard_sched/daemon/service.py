@@ -19,7 +19,7 @@ import structlog
 import uvloop
 
 from capcard_sched import __version__
-from capcard_sched.daemon.common_options import StartError
+from capcard_sched.daemon.common_options import ServeError, StartError
 from capcard_sched.daemon.conf_file import ConfFile
 from capcard_sched.daemon.diagnosis.dump import CacheDebugger
 from capcard_sched.daemon.diagnosis.recording import Recording, RecordingError
@@ -27,7 +27,6 @@ from capcard_sched.daemon.observability.health import Health
 from capcard_sched.daemon.observability.logs import Logs, SessionLog
 from capcard_sched.daemon.observability.metrics import Metrics
 from capcard_sched.daemon.observability.observer import LoggingObserver
-from capcard_sched.daemon.observability.server import ServeError
 from capcard_sched.daemon.scheduler_thread import SchedulerThread
 from capcard_sched.daemon.usage_source import UsageSource
 from capcard_sched.daemon.wiring import Backend, cancel, open_backend, open_servers, run_until

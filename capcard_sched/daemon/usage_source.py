@@ -13,7 +13,6 @@ import math
 import time
 from typing import TYPE_CHECKING, Final, Self
 
-import aiohttp
 import msgspec
 import structlog
 
@@ -27,6 +26,8 @@ from capcard_sched.model.usage import PERIOD, STALE_SECONDS, NodeUsage
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
+
+    import aiohttp
 
     from capcard_sched.daemon.observability.metrics import Metrics
     from capcard_sched.framework.conf.registry import Registry
@@ -108,6 +109,8 @@ class PrometheusClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
+        import aiohttp  # with its servers it takes a sixth of a start, and most clusters have no Prometheus here
+
         connector = aiohttp.TCPConnector(limit=3, ssl=not self._settings.insecure, ttl_dns_cache=10)
         timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS)
         self._session = aiohttp.ClientSession(
@@ -141,6 +144,8 @@ class PrometheusClient:
 
     async def vector(self, query: str, at: float | None = None) -> tuple[PrometheusSeries, ...]:
         """An instant vector at a moment (Unix seconds, default: now). Raises UsageError."""
+        import aiohttp
+
         assert self._session is not None
         params = {"query": query} if at is None else {"query": query, "time": f"{at:.3f}"}
         try:

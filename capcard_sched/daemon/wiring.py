@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from capcard_sched.daemon.leadership import Leadership
-from capcard_sched.daemon.observability.logs import LevelServer
-from capcard_sched.daemon.observability.server import Tls, open_pages
 from capcard_sched.kube import claims, volumes
 from capcard_sched.kube.binding_locks import BindingLocks
 from capcard_sched.kube.client import Client
@@ -121,6 +119,9 @@ async def open_servers(
     sample: Callable[[], Awaitable[None]],
 ) -> None:
     """Open the configured ports and the debug socket on `stack`. Raises ServeError."""
+    from capcard_sched.daemon.observability.level_server import LevelServer
+    from capcard_sched.daemon.observability.server import Tls, open_pages
+
     log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
     tls = None
     if options.tls_cert_file is not None and options.tls_private_key_file is not None:

@@ -1,7 +1,7 @@
-"""Address and credentials of the API server, from a kubeconfig or a service account, by the `kubernetes` library.
+"""Address and credentials of the API server, from a kubeconfig or a service account.
 
-The library is imported in `load_connection` only (about 1 s and 20 MB). It parses files, runs exec plugins and tracks
-the expiry of tokens; `kube.client` sends the requests.
+The `kubernetes` library is imported only where `plain_credentials` does not suffice: it runs exec plugins and
+tracks the expiry of their tokens. `kube.client` sends the requests.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from capcard_sched.kube.plain_credentials import PlainConfiguration, plain_kubeconfig, plain_service_account
 
 #: Folder with the credentials of a pod's service account.
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -103,6 +106,8 @@ def load_address(kubeconfig: Path | str | None = None, context: str | None = Non
     if not path:
         found = load_connection(None, None, context)
         return found.server, found.namespace
+    if (plain := plain_kubeconfig(path, context)) is not None:
+        return plain.host, plain.namespace or "default"
     from kubernetes.config.kube_config import KubeConfigMerger
 
     try:
@@ -117,11 +122,14 @@ def load_address(kubeconfig: Path | str | None = None, context: str | None = Non
 
 def in_cluster(folder: Path = SERVICE_ACCOUNT) -> Connection:
     """Use the service account of the pod that this process runs in. Raises ConnectionConfigError."""
-    from kubernetes.client import Configuration
-    from kubernetes.config import ConfigException
-    from kubernetes.config.incluster_config import InClusterConfigLoader
 
     def load() -> Any:
+        if (plain := plain_service_account(folder)) is not None:
+            return plain
+        from kubernetes.client import Configuration
+        from kubernetes.config import ConfigException
+        from kubernetes.config.incluster_config import InClusterConfigLoader
+
         configuration = Configuration(proxy="")
         try:
             loader = InClusterConfigLoader(  # type: ignore[no-untyped-call]
@@ -143,14 +151,17 @@ def in_cluster(folder: Path = SERVICE_ACCOUNT) -> Connection:
 
 
 def _from_kubeconfig(path: str, master: str | None, context: str | None) -> Connection:
-    from kubernetes.client import Configuration
-    from kubernetes.config import ConfigException
-    from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
-
     namespace = ""
 
     def load() -> Any:
         nonlocal namespace
+        if (plain := plain_kubeconfig(path, context)) is not None:
+            namespace = plain.namespace
+            return plain
+        from kubernetes.client import Configuration
+        from kubernetes.config import ConfigException
+        from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
+
         configuration = Configuration(proxy="")
         try:
             document = KubeConfigMerger(path).config  # type: ignore[no-untyped-call]
@@ -196,7 +207,8 @@ def _connection(login: _Login, master: str, namespace: str) -> Connection:
         )
     context = None
     if server.startswith("https://"):
-        context = ssl_context(found.ssl_ca_cert, found.cert_file, found.key_file, verify=found.verify_ssl)
+        with _certificate_files(found) as files:
+            context = ssl_context(*files, verify=found.verify_ssl)
     return Connection(
         server=server,
         ssl=context,
@@ -206,6 +218,13 @@ def _connection(login: _Login, master: str, namespace: str) -> Connection:
         proxy=found.proxy or None,
         server_name=found.tls_server_name or None,
     )
+
+
+def _certificate_files(found: Any) -> AbstractContextManager[list[str | None]]:
+    """Files of the authority, the client's certificate and its key."""
+    if isinstance(found, PlainConfiguration):
+        return found.certificate_files()
+    return nullcontext([found.ssl_ca_cert, found.cert_file, found.key_file])
 
 
 def ssl_context(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from capcard_sched.plugins.deviceshare.shared_card import Booking, Cause, SharedCard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from capcard_sched.plugins.deviceshare.vgpu_request import ContainerRequest, VgpuRequest
 
@@ -99,7 +99,7 @@ def _serve(
     if left > sum([now[index].model.healthy for index in usable]):
         return NoChoice(Cause.CARDS, {}, container, tuple(now))
     refused: dict[int, Cause] = {}
-    for index in sorted(usable, key=_order(now, policy)):
+    for index in _in_order(now, usable, policy):
         taken = closed.get(index) or now[index].try_take(share)
         if isinstance(taken, Cause):
             refused[index] = taken
@@ -112,13 +112,14 @@ def _serve(
     return NoChoice(most_frequent(refused.values()), refused, container, tuple(now))
 
 
-def _order(now: Sequence[SharedCard], policy: str) -> Callable[[int], tuple[int, int]]:
-    """Sort key of card indexes: ties go to the highest."""
+def _in_order(now: Sequence[SharedCard], usable: Sequence[int], policy: str) -> Iterable[int]:
+    """`usable`, ascending, in the order in which cards are tried: ties go to the highest."""
+    last_first = usable[::-1]
     if policy == BINPACK:
-        return lambda index: (-now[index].used_memory, -index)
+        return sorted(last_first, key=[-card.used_memory for card in now].__getitem__)
     if policy == SPREAD:
-        return lambda index: (now[index].use.number, -index)
-    return lambda index: (0, -index)
+        return sorted(last_first, key=[card.use.number for card in now].__getitem__)
+    return last_first
 
 
 def most_frequent(causes: Iterable[Cause]) -> Cause:

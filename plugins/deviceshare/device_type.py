@@ -5,11 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
+import numpy as np
+
 #: One device.
 WHOLE: Final = 1000
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
 
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.task_class import TaskClass
@@ -109,6 +113,14 @@ class DeviceType(ABC):
     @abstractmethod
     def fits(self, card: SharedCard, request: Any) -> bool:
         """Whether a device has one of the shares that a request wants."""
+
+    def fitting(self, requests: Sequence[Any | None]) -> Callable[[SharedCard], npt.NDArray[np.bool_]]:
+        """`fits` of many requests, for one device after the other; False for None."""
+
+        def of_card(card: SharedCard) -> npt.NDArray[np.bool_]:
+            return np.array([request is not None and self.fits(card, request) for request in requests], dtype=bool)
+
+        return of_card
 
     @abstractmethod
     def number(self, request: Any) -> int:

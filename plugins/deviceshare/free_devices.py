@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
 
     from capcard_sched.framework.api.node_view import NodeView, Rows
     from capcard_sched.model.job import Node
@@ -58,11 +61,13 @@ class FreeDevices:
         kind, card = device
         return self._types[kind].free_part(card)
 
-    def fits(self, request: Requests, device: _Device) -> bool:
-        """Whether a device has a share that the request wants."""
-        kind, card = device
-        wanted = request[kind]
-        return wanted is not None and self._types[kind].fits(card, wanted)
+    def fitting(self, requests: Sequence[Requests | None]) -> Callable[[_Device], npt.NDArray[np.bool_]]:
+        """See `SharedDevices`."""
+        checks = [
+            kind.fitting([None if request is None else request[index] for request in requests])
+            for index, kind in enumerate(self._types)
+        ]
+        return lambda device: checks[device[0]](device[1])
 
     def number(self, request: Requests) -> int:
         pairs = zip(self._types, request, strict=True)

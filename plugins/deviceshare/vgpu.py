@@ -25,11 +25,15 @@ from capcard_sched.plugins.deviceshare.device_choice import choose_cards, node_s
 from capcard_sched.plugins.deviceshare.device_config import DEFAULT_CONFIG
 from capcard_sched.plugins.deviceshare.device_type import WHOLE, DeviceType, NodeOffer
 from capcard_sched.plugins.deviceshare.geometry import geometry_of
+from capcard_sched.plugins.deviceshare.share_table import ShareTable
 from capcard_sched.plugins.deviceshare.shared_card import ALL_CORES, CardModel, CardStates, Cause
 from capcard_sched.plugins.deviceshare.vgpu_request import vgpu_request
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
 
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.task_class import TaskClass
@@ -229,6 +233,9 @@ class VgpuDevices(DeviceType):
         return any(
             wanted is not None and not isinstance(card.try_take(wanted.share), Cause) for wanted in request.containers
         )
+
+    def fitting(self, requests: Sequence[VgpuRequest | None]) -> Callable[[SharedCard], npt.NDArray[np.bool_]]:
+        return ShareTable(requests).fits
 
     def number(self, request: VgpuRequest) -> int:
         return max([0 if wanted is None else wanted.number for wanted in request.containers], default=0)

@@ -13,7 +13,9 @@ import yaml
 
 import capcard_sched
 from capcard_sched.admission.webhooks import WEBHOOKS
-from capcard_sched.cli.run import admission, controllers, run
+from capcard_sched.cli.admission import admission
+from capcard_sched.cli.controllers import controllers
+from capcard_sched.cli.run import run
 from capcard_sched.daemon.admission.options import AdmissionOptions
 from capcard_sched.daemon.controller_options import ControllerOptions
 from capcard_sched.daemon.options import Options

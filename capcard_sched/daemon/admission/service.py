@@ -23,13 +23,12 @@ from capcard_sched.daemon.admission.certificates import ensure_certificate, publ
 from capcard_sched.daemon.admission.reviews import BODY_BYTES, AdmissionMetrics, Reviews
 from capcard_sched.daemon.admission.rule_worker import RuleWorker
 from capcard_sched.daemon.admission.serving_context import ServingContext
-from capcard_sched.daemon.common_options import StartError
+from capcard_sched.daemon.common_options import ServeError, StartError
 from capcard_sched.daemon.compat_flags import QUEUE_GATE
 from capcard_sched.daemon.observability.health import HealthState
 from capcard_sched.daemon.observability.logs import Logs
 from capcard_sched.daemon.observability.server import (
     HttpServer,
-    ServeError,
     ServerLimits,
     health_pages,
     metrics_pages,

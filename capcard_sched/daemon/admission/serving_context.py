@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from capcard_sched.daemon.observability.server import ServeError
+from capcard_sched.daemon.common_options import ServeError
 
 #: Times that each side of a handshake gets its turn: TLS 1.2 and 1.3 need fewer.
 _FLIGHTS: Final = 8

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast
 
 from aiohttp import web
 
+from capcard_sched.daemon.common_options import ServeError
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from contextlib import AsyncExitStack
@@ -44,10 +46,6 @@ _ACCEPT_PAUSE_SECONDS: Final = 0.05
 _REFUSAL_SECONDS: Final = 1.0
 #: Number of connections that the kernel queues for `accept`.
 _BACKLOG: Final = 512
-
-
-class ServeError(Exception):
-    """A port or certificate that cannot be used; the text names the flag's value and the cause."""
 
 
 class ServerLimits(NamedTuple):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
-    from capcard_sched.framework.api.node_view import NodeView, Rows
+    from capcard_sched.framework.api.node_view import Mask, NodeView, Rows
     from capcard_sched.model.job import Node
     from capcard_sched.model.task_class import TaskClass
 
@@ -40,8 +40,8 @@ class SharedDevices(Protocol):
     def free_part(self, device: Any) -> int:
         """The smallest part, over the amounts of a device, that no pod holds; 0 for one that takes no pod at all."""
 
-    def fits(self, request: Any, device: Any) -> bool:
-        """Whether a device has a share that the request wants."""
+    def fitting(self, requests: Sequence[Any | None]) -> Callable[[Any], Mask]:
+        """A function of a device: which requests want a share that it has, False for None: bool [requests]."""
 
     def number(self, request: Any) -> int:
         """The number of different devices that a pod needs."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -77,6 +77,7 @@ class KindTable:
             [[accepts(group, kind, shared) for kind in self.kinds] for group in groups], dtype=bool
         ).reshape(len(groups), len(self.kinds))
         self._by_device: dict[Hashable, tuple[int, Flags]] = {}
+        self._fitting: Callable[[Any], Flags] | None = None
 
     def fit_cpu(self, free: Matrix) -> Flags:
         """Whether free cpu suffices for a pod: bool [k, kinds]. `free`: int64 [k, resources], base units."""
@@ -94,8 +95,9 @@ class KindTable:
         if found is None:
             shared = self.shared
             assert shared is not None
-            fits = [kind.shared is not None and shared.fits(kind.shared, device) for kind in self.kinds]
-            found = self._by_device[device] = shared.free_part(device), np.array(fits, dtype=bool)
+            if self._fitting is None:
+                self._fitting = shared.fitting([kind.shared for kind in self.kinds])
+            found = self._by_device[device] = shared.free_part(device), self._fitting(device)
         return found
 
     def forget_devices(self) -> None:

@@ -52,6 +52,7 @@ _DEVICES: Final = 2
 _NEVER: Final = 1 << 62
 #: States whose usable amounts are kept.
 _MOST_STATES: Final = 65_536
+_FIRST_STATES: Final = 64
 
 
 class NodeValues:
@@ -81,8 +82,11 @@ class NodeValues:
         self._weights = np.array([max(1, WEIGHTS * amount // requested) for _, amount in mix], dtype=np.int64)
         self._set_ratios(kinds, amounts)
         self._demand = self._demands([amount for _, amount in mix], groups)
-        self._usable: dict[int, tuple[int, Integers]] = {}
-        self._nothing = 0, np.zeros(len(mix), dtype=np.int64)
+        #: State of shared devices to its row in the next two.
+        self._places: dict[int, int] = {}
+        #: Free devices of states, thousandths: int64 [states]; what each kind can use of them: int64 [states, kinds].
+        self._totals: Integers = np.zeros(_FIRST_STATES, dtype=np.int64)
+        self._usable: Matrix = np.zeros((_FIRST_STATES, len(mix)), dtype=np.int64)
 
     def __bool__(self) -> bool:
         return bool(self._table.kinds)
@@ -172,28 +176,35 @@ class NodeValues:
             own = devices.take(table.places, axis=1)
             usable = own * (own >= self._least)
         if states is not None:
-            numbers, places = np.unique(states, return_inverse=True)
-            known = [self._of_state(number) for number in numbers.tolist()]
-            total = total + np.array([amount for amount, _ in known], dtype=np.int64).take(places)
-            usable = usable + np.stack([amounts for _, amounts in known]).take(places, axis=0)
+            places = self._places_of(states)
+            total = total + self._totals.take(places)
+            usable = usable + self._usable.take(places, axis=0)
         fits = table.fit_cpu(free)
         fits &= table.fit_memory(free)
         fits &= table.accepts.take(groups, axis=0)
         return total, usable * fits
 
-    def _of_state(self, state: int) -> tuple[int, Integers]:
-        """Free shared devices of a state, and what each kind can use of them."""
-        found = self._usable.get(state)
-        if found is None:
-            if len(self._usable) >= _MOST_STATES:
-                self._usable.clear()
-                self._table.forget_devices()
+    def _places_of(self, states: Rows) -> Integers:
+        """The rows of states in `_totals` and `_usable`: int64 [k]."""
+        if len(self._places) > _MOST_STATES:
+            self._places.clear()
+            self._table.forget_devices()
+        places = self._places
+        found = [places.get(state, -1) for state in states.tolist()]
+        if -1 in found:
+            found = [self._place(state) for state in states.tolist()]
+        return np.array(found, dtype=np.int64)
+
+    def _place(self, state: int) -> int:
+        found = self._places.setdefault(state, len(self._places))
+        if found == len(self._places) - 1:
+            if found == len(self._totals):
+                self._totals = np.concatenate([self._totals, np.zeros_like(self._totals)])
+                self._usable = np.concatenate([self._usable, np.zeros_like(self._usable)])
             parts = [self._table.of_device(device) for device in self._shared.devices(state)] if self._shared else []
-            found = self._nothing
-            if parts:
-                usable = _usable(np.stack([part * fits for part, fits in parts]), self._table.numbers)
-                found = sum([part for part, _ in parts]), usable
-            self._usable[state] = found
+            self._totals[found] = sum([part for part, _ in parts])
+            usable = _usable(np.stack([part * fits for part, fits in parts]), self._table.numbers) if parts else 0
+            self._usable[found] = usable
         return found
 
 

@@ -16,8 +16,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from capcard_sched.daemon.admission.certificates import renewed
 from capcard_sched.daemon.admission.serving_context import ServingContext
+from capcard_sched.daemon.common_options import ServeError
 from capcard_sched.daemon.flag_values import AddressFlag
-from capcard_sched.daemon.observability.server import HttpServer, ServeError
+from capcard_sched.daemon.observability.server import HttpServer
 
 _NOW = dt.datetime.now(dt.UTC)
 _BODY = b"x" * 100_000

@@ -13,7 +13,8 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from capcard_sched.daemon.observability.logs import LevelServer, Logs
+from capcard_sched.daemon.observability.level_server import LevelServer
+from capcard_sched.daemon.observability.logs import Logs
 from tests.clock import until
 
 

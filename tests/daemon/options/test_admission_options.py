@@ -6,7 +6,7 @@ import pytest
 from cyclopts import App
 
 from capcard_sched.admission.queues import QueueRules
-from capcard_sched.cli.run import admission
+from capcard_sched.cli.admission import admission
 from capcard_sched.daemon.admission.options import AdmissionOptions
 from capcard_sched.daemon.compat_flags import QUEUE_GATE
 

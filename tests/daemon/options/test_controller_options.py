@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cyclopts import App
 
-from capcard_sched.cli.run import controllers
+from capcard_sched.cli.controllers import controllers
 from capcard_sched.daemon.controller_options import NAMES, ControllerOptions
 
 

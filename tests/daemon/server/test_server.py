@@ -19,12 +19,12 @@ import pytest_asyncio
 import uvloop
 from aiohttp import web
 
+from capcard_sched.daemon.common_options import ServeError
 from capcard_sched.daemon.flag_values import AddressFlag
 from capcard_sched.daemon.observability.health import Health
 from capcard_sched.daemon.observability.metrics import Metrics
 from capcard_sched.daemon.observability.server import (
     HttpServer,
-    ServeError,
     ServerLimits,
     Tls,
     health_pages,

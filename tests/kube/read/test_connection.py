@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import datetime as dt
 import json
 import shutil
 import ssl
@@ -16,10 +18,15 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import Connection, ConnectionConfigError, in_cluster, load_connection, ssl_context
 from capcard_sched.kube.errors import ApiError, Unreachable
+from capcard_sched.kube.plain_credentials import plain_kubeconfig
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import node, plain
 
@@ -185,6 +192,127 @@ def test_errors_name_the_field_of_a_kubeconfig(
 def test_a_missing_kubeconfig_is_named(path: str | None, more: dict[str, str], problem: str) -> None:
     with pytest.raises(ConnectionConfigError, match=problem):
         load_connection(path, **more)
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        {},
+        {"token": "abc"},
+        {"token": "", "username": "me", "password": "a b"},
+        {"token": "abc", "tokenFile": "token"},
+        {"tokenFile": "token"},
+        {"client-certificate": "client.crt", "client-key": "client.key"},
+        {"client-certificate-data": "client.crt", "client-key-data": "client.key", "token": "abc"},
+        {"username": "me"},
+    ],
+    ids=["nobody", "token", "password", "both", "file", "certificate", "data", "half a password"],
+)
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        {"server": "http://h:1/"},
+        {"server": "https://h:1", "certificate-authority": "ca.crt"},
+        {"server": "https://h:1/", "certificate-authority-data": "ca.crt", "tls-server-name": "name"},
+        {"server": "https://h", "insecure-skip-tls-verify": True, "proxy-url": "http://p:1"},
+    ],
+    ids=["plain", "file", "data", "insecure"],
+)
+def test_a_plain_kubeconfig_means_what_the_library_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: dict[str, Any], cluster: dict[str, Any]
+) -> None:
+    files = _certificates(tmp_path)
+    (tmp_path / "token").write_text("from a file\n", encoding="utf-8")
+
+    def with_contents(fields: dict[str, Any]) -> dict[str, Any]:
+        return {
+            key: base64.b64encode((files / value).read_bytes()).decode() if key.endswith("-data") else value
+            for key, value in fields.items()
+        }
+
+    path = str(kubeconfig(tmp_path / "k", cluster=with_contents(cluster), user=with_contents(user), namespace="team"))
+    assert plain_kubeconfig(path, None) is not None
+    ours, there = load_connection(path), load_connection(path, context="there")
+    monkeypatch.setattr("capcard_sched.kube.connection.plain_kubeconfig", lambda *_: None)
+    theirs = load_connection(path)
+    assert (ours.server, ours.token(), ours.namespace, ours.proxy, ours.server_name) == (
+        theirs.server,
+        theirs.token(),
+        theirs.namespace,
+        theirs.proxy,
+        theirs.server_name,
+    )
+    assert there.namespace == "elsewhere"
+    assert (ours.ssl is None) is (theirs.ssl is None)
+    if ours.ssl is not None and theirs.ssl is not None:
+        assert ours.ssl.verify_mode is theirs.ssl.verify_mode
+        assert ours.ssl.get_ca_certs() == theirs.ssl.get_ca_certs()
+
+
+def _certificates(folder: Path) -> Path:
+    """`ca.crt`, `client.crt` and `client.key`."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "c")])
+    now = dt.datetime.now(dt.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now)
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    text = certificate.public_bytes(serialization.Encoding.PEM)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    for file, content in (("ca.crt", text), ("client.crt", text), ("client.key", private)):
+        (folder / file).write_bytes(content)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"users": [{"name": "u", "user": {"exec": {"command": "x"}}}]},
+        {"users": [{"name": "u", "user": {"auth-provider": {"name": "oidc"}}}]},
+        {"users": [{"name": "u", "user": {"tokenFile": "absent"}}]},
+        {"users": [{"name": "u", "user": None}]},
+        {"users": [{"name": "u", "user": {}}] * 2},
+        {"clusters": []},
+        {"clusters": [{"name": "c", "cluster": {**HTTPS, "certificate-authority": "absent"}}]},
+        {"clusters": [{"name": "c", "cluster": {**HTTPS, "certificate-authority-data": "%"}}]},
+        {"current-context": "nirvana"},
+    ],
+)
+def test_the_library_reads_what_is_not_plain(tmp_path: Path, changes: dict[str, Any]) -> None:
+    path = kubeconfig(tmp_path / "k", cluster=PLAIN, user={})
+    assert plain_kubeconfig(str(path), None) is not None
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    path.write_text(yaml.safe_dump({**document, **changes}), encoding="utf-8")
+    assert plain_kubeconfig(str(path), None) is None
+    assert plain_kubeconfig(f"{path}:{path}", None) is None
+
+
+def test_a_service_account_token_is_read_again_after_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    _certificates(tmp_path)
+    (tmp_path / "token").write_text("first\n", encoding="utf-8")
+    now = [0.0]
+    monkeypatch.setattr("capcard_sched.kube.plain_credentials.time.monotonic", lambda: now[0])
+    connection = in_cluster(tmp_path)
+    (tmp_path / "token").write_text("second", encoding="utf-8")
+    assert (connection.server, connection.token()) == ("https://[fd00::1]:443", "first")
+    now[0] = 61.0
+    assert connection.token() == "second"
+    (tmp_path / "token").write_text("", encoding="utf-8")
+    now[0] = 122.0
+    with pytest.raises(ConnectionConfigError, match="token is empty"):
+        connection.token()
 
 
 async def test_a_pod_authenticates_as_its_service_account(
