@@ -26,6 +26,7 @@ from capcard_sched.model.namespace_queues import NAMESPACE_QUEUE, PARENT_FORM, q
 from capcard_sched.model.objects import NodeSelector
 from capcard_sched.model.queue import ACCEPTED as NAMESPACES_FORM
 from capcard_sched.model.queue import namespace_rule
+from capcard_sched.model.quoting import escaped
 from capcard_sched.model.resources import VGPU_RESOURCES
 from capcard_sched.model.selectors import matches_node_selector, node_selector_problem
 from capcard_sched.validation.card_budgets import check_card_budget
@@ -60,6 +61,7 @@ from capcard_sched.validation.inventory import (
     as_map,
     as_maps,
     check_queue,
+    meant,
     namespace_of,
     object_name,
     texts,
@@ -90,6 +92,7 @@ BOOLEANS: Final = ("true", "false")
 BUILT_IN_PLUGINS: Final = QuotaPlugins(frozenset({"capacity-card"}), unnamed_cards="infer")
 OUR_SCHEDULERS: Final = frozenset({"capcard-sched", "volcano"})
 _CARD_NAMES: Final = frozenset({keys.CARD_NAME, keys.CARD_NAME_ALIAS})
+_GROUP_NAMES: Final = (keys.GROUP_NAME, keys.GROUP_NAME_ALIAS)
 #: Schedulers of pods that this one never sees.
 _NATIVE_SCHEDULERS: Final = frozenset({"", "default-scheduler"})
 
@@ -187,6 +190,7 @@ def _of_pods(
         ours = [(one.path, one.body) for one in templates if one.scheduler in OUR_SCHEDULERS]
         yield from check_priority_classes(obj, ours, inventory.priority_classes)
     for template, cards in zip(templates, charged, strict=True):
+        yield from _group_of(template, obj, inventory)
         yield from _template(template, cards, obj, inventory)
         if template.scheduler in OUR_SCHEDULERS:
             yield from check_features(template.body, template.path, cards.requests, inventory, unsupported)
@@ -254,6 +258,9 @@ def _queue_limits(
         "deserved": as_map(value_at(obj, "spec", "deserved")),
         "guarantee": as_map(value_at(obj, "spec", "guarantee", "resource")),
     }
+    for field, amounts in limits.items():
+        path = "guarantee.resource" if field == "guarantee" else field
+        findings += _misspelt(amounts, f"spec.{path}", inventory)
     is_parent = inventory.is_parent(name)
     findings += unenforced_limits(name, limits, annotations, plugins, is_parent=is_parent, shares=shares)
     namespaces = annotations.get(keys.QUEUE_NAMESPACES)
@@ -261,6 +268,25 @@ def _queue_limits(
         message = f"{namespace_rule(namespaces).problem}; the queue accepts no namespace"
         findings.append(Finding("error", annotation_field(keys.QUEUE_NAMESPACES), message, NAMESPACES_FORM))
     return findings
+
+
+def _group_of(template: Template, obj: Json, inventory: Inventory) -> Iterator[Finding]:
+    """A warning about a PodGroup that pods name and that is not in the input: the pods wait for it."""
+    key = next((one for one in _GROUP_NAMES if template.annotations.get(one)), "")
+    named = namespace_of(obj), template.annotations.get(key, "")
+    if not key or template.scheduler not in OUR_SCHEDULERS or not inventory.has_nodes or named in inventory.groups:
+        return
+    known = sorted(name for namespace, name in inventory.groups if namespace == named[0])
+    message = f"PodGroup {escaped(named[1])} is not among the objects in the input: the pods wait for it"
+    yield Finding("warning", annotation_field(key, template.metadata_path), f"{message}{meant(named[1], known)}")
+
+
+def _misspelt(names: Iterable[str], path: str, inventory: Inventory) -> Iterator[Finding]:
+    """Warnings about resources that no node of the input offers and whose names resemble one that nodes offer."""
+    for name in sorted(names):
+        if meant := inventory.misspelt_resource(name):
+            message = f"no node in the input offers {escaped(name)}; did you mean {meant}?"
+            yield Finding("warning", f'{path}["{name}"]', message, meant)
 
 
 def _below_ancestors(queue: str, inventory: Inventory) -> Iterator[Finding]:
@@ -319,6 +345,9 @@ def _template(template: Template, charge: _TemplateCards, obj: Json, inventory: 
         return
     if inventory.node_labels and not inventory.is_cluster:
         yield from _check_placeable(template, inventory)
+        path = f"{template.path}.spec.containers" if template.path else "spec.containers"
+        for finding in _misspelt(names, path, inventory):
+            yield msgspec.structs.replace(finding, field=path)
     yield from check_scoring(annotations, at=template.metadata_path)
     if template.path and keys.RUNNING_ESTIMATE in annotations:
         at = annotation_field(keys.RUNNING_ESTIMATE, template.metadata_path)
