@@ -414,6 +414,11 @@ def _check_feasible(cards: Sequence[str], queue: str, inventory: Inventory, fiel
                 accepted = card
                 break
         yield Finding("warning", field, message, accepted)
+    for card in cards if inventory.has_nodes and any(one in inventory.cards for one in cards) else ():
+        wrong = "" if card in inventory.cards else _alike(card, inventory.cards.keys() - set(cards))
+        if wrong:
+            message = f'no node in the input provides card {card}; did you mean "{wrong}"?'
+            yield Finding("warning", field, message, ", ".join(sorted(inventory.cards)))
     if inventory.has_nodes and not any(card in inventory.cards for card in cards):
         close = difflib.get_close_matches(cards[0], inventory.cards, n=1)
         meant = f'; did you mean "{close[0]}"?' if close else ""

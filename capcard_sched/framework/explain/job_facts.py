@@ -339,10 +339,17 @@ class JobFacts:
         others = [task for task in held if task.ends and task.node is not None and not lost_word(task.node)]
         others.sort(key=lambda task: (-task.ends, task.key))
         return lost + [
-            f"pod {task.name} on {task.node.name} terminates until {format_timestamp(task.ends)}"
+            f"pod {task.name} on {task.node.name} {self._termination(task)}"
             for task in others[:_MOST_CLASSES]
             if task.node is not None
         ]
+
+    def _termination(self, task: Task) -> str:
+        """`terminates until 2026-01-01T00:00:00Z`, or that it has not ended in its grace period."""
+        end = format_timestamp(task.ends)
+        return (
+            f"terminates until {end}" if task.ends > self._session.now else f"was to end by {end} and still terminates"
+        )
 
     def placed(self) -> tuple[PlacedPods, ...]:
         """The placed pods that are on the cluster, by node, card and status."""

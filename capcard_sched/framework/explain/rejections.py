@@ -36,6 +36,8 @@ _MOST_NAMES: Final = 4
 INSUFFICIENT: Final = "Insufficient "
 CORDONED: Final = "node(s) were unschedulable"
 TAINTED: Final = "node(s) had untolerated taint"
+#: The access mode of claims for one pod.
+_ONE_POD: Final = "ReadWriteOncePod"
 _PREFIX: Final = re.compile(r"^node(\(s\))? ")
 #: Filter reason to its sentence about some nodes: `{on}` are these nodes, `{has}` and `{does}` the verbs.
 _TEXTS: Final = {
@@ -191,6 +193,7 @@ class _Description:
         self._special: dict[str, Callable[[Sequence[Node]], str]] = {
             CORDONED: self._cordoned,
             "node(s) didn't have free ports for the requested pod ports": self._ports,
+            f"node has pod using PersistentVolumeClaim with the same name and {_ONE_POD} access mode": self._exclusive,
         }
 
     def text(self, reason: str, nodes: Sequence[Node]) -> str:
@@ -278,6 +281,20 @@ class _Description:
         word = "host port" if len(ports) == 1 else "host ports"
         verb = "is" if len(ports) == 1 else "are"
         return f"{word} {', '.join(map(str, ports))} {verb} taken on {named(nodes)}{f' by {by}' if by else ''}"
+
+    def _exclusive(self, nodes: Sequence[Node]) -> str:
+        """`PersistentVolumeClaim data (ReadWriteOncePod) is in use by default/pod/a on n1`."""
+        snapshot, own = self._session.snapshot, self._task
+        claims = {name: snapshot.volumes.claims.get(f"{own.namespace}/{name}") for name in own.cls.volumes}
+        exclusive = [name for name, claim in claims.items() if claim is not None and _ONE_POD in claim.access_modes]
+        placed = [task for task in snapshot.tasks_by_uid.values() if task.node and task.namespace == own.namespace]
+        found = [
+            f"{name} ({_ONE_POD}) is in use by {workload_name(task)} on {task.node.name}"
+            for name in exclusive
+            for task in placed
+            if task.node is not None and name in task.cls.volumes
+        ]
+        return f"PersistentVolumeClaim {brief(found)}" if found else f"a claim of the pod is in use on {named(nodes)}"
 
     @staticmethod
     def _cordoned(nodes: Sequence[Node]) -> str:
