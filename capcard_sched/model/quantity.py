@@ -282,9 +282,14 @@ def format_amount(resource: str, amount: int) -> str:
 
 
 def shown_amount(resource: str, amount: float) -> str:
-    """An amount of `in_units` as reports show it: bytes in Gi or Mi, at most three decimals, never an exponent."""
+    """An amount of `in_units` as reports show it: bytes in Gi or Mi, at most three decimals, never an exponent.
+
+    Bytes of which Mi would show 0: in Ki, less than 1Ki as bytes.
+    """
     unit = ""
     if is_quota_in_bytes(resource):
         size, unit = (2**30, "Gi") if not amount % 2**30 else (2**20, "Mi")
+        if 0 < amount < 2**20:
+            size, unit = (2**10, "Ki") if amount >= 2**10 else (1, " bytes")
         amount /= size
     return f"{amount:.3f}".rstrip("0").rstrip(".") + unit

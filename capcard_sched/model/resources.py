@@ -5,6 +5,7 @@ capacities of DeviceClasses (`model.device_quota`), and thousandths of a unit fo
 is 1000). Amounts are exact integers everywhere.
 """
 
+import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -18,6 +19,8 @@ CPU_COLUMN, MEMORY_COLUMN, PODS_COLUMN = 0, 1, 2
 
 #: Shares of cards: a queue limits those that it names, as plain amounts, whatever the card model.
 VGPU_RESOURCES: Final = ("volcano.sh/vgpu-cores", "volcano.sh/vgpu-memory", "volcano.sh/vgpu-number")
+#: Similarity above which a name of a resource is suggested.
+_SIMILAR: Final = 0.85
 #: Amounts by resource name, in base units.
 Amounts = Mapping[str, int]
 #: int64, one entry per resource column.
@@ -94,3 +97,15 @@ class ResourceColumns:
         """cpu, memory, then the others in sorted order: the order of every message."""
         rank = {CPU: 0, MEMORY: 1}
         return sorted(names, key=lambda name: (rank.get(name, 2), name))
+
+
+def similar_resource(name: str, known: Iterable[str]) -> str:
+    """The known name that `name` most likely misspells; "" for none."""
+    close = difflib.get_close_matches(name, sorted(set(known) - {name}), n=1, cutoff=_SIMILAR)
+    return close[0] if close else ""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about a resource that does not exist: the name that it most likely misspells, or ""."""
+    meant = similar_resource(name, known)
+    return f"; did you mean {meant}?" if meant else ""

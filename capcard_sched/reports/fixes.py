@@ -35,7 +35,7 @@ def render_fixes(found: FixSearch) -> list[RenderableType]:
             table.add_row("" if row else str(number), joined, costs[row] if row < len(costs) else "")
     parts: list[RenderableType] = [
         Text(""),
-        Text(f"Any one of these {_achieves(found.goal)} (verified by simulation{end}):"),
+        Text(f"Any one of these {_achieves(found)} (verified by simulation{end}):"),
         table,
     ]
     for number, fix in enumerate(found.fixes, 1):
@@ -44,8 +44,13 @@ def render_fixes(found: FixSearch) -> list[RenderableType]:
     return parts
 
 
-def _achieves(goal: str) -> str:
-    """`starts it`, `schedules the 3 pending pods`."""
+def _achieves(found: FixSearch) -> str:
+    """`starts it`, `schedules the 3 pending pods`; without the number of pods if a fix changes it."""
+    goal = found.goal
+    if goal.startswith("the job starts") and any(
+        one.kind == "MinAvailable" for fix in found.fixes for one in fix.changes
+    ):
+        return "starts it"
     if goal.startswith("the job starts"):
         return f"starts it{goal.removeprefix('the job starts')}"
     return f"schedules {goal.rsplit(maxsplit=2)[0]}"

@@ -129,6 +129,7 @@ class SimulatedCluster:
         self.store.admit = self.admission.admit
         self._default_queue, self._card_labels = default_queue, card_labels
         self.kubelet = Kubelet(self.store)
+        self.quotas = QuotaController(self.store)
         self._controllers: tuple[ClusterComponent, ...] = (
             self.kubelet,
             DeploymentController(self.store),
@@ -147,7 +148,7 @@ class SimulatedCluster:
             ),
             VolumeController(self.store),
             ResourceClaimController(self.store),
-            QuotaController(self.store),
+            self.quotas,
             BudgetController(self.store),
             GarbageCollector(self.store),
             ControllerRunner(self.store, self.recorder, QueueController(write_counts=True)),

@@ -179,7 +179,7 @@ class SimulationRun:
         self._warnings += [
             f"PriorityClass {name} does not exist: pods get priority 0; an API server rejects them" for name in missing
         ]
-        self._warnings += self._cluster.warnings
+        self._warnings += [*self._cluster.warnings, *self._cluster.quotas.beyond()]
         store, evictions = self._cluster.store, tuple(self._effects.evictions)
         return SimulationOutcome(
             store,

@@ -20,7 +20,8 @@ from capcard_sched.controllers.objects import (
     annotations_of,
 )
 from capcard_sched.model.annotations import CARD_QUOTA
-from capcard_sched.model.kinds import KIND_BY_NAME, is_native, kind_of
+from capcard_sched.model.kinds import KIND_BY_NAME, group_of, is_native, kind_of
+from capcard_sched.model.kube_groups import KUBE_API
 from capcard_sched.model.quoting import plural, shown
 from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
 from capcard_sched.simulation.generated_names import generate_names
@@ -362,6 +363,8 @@ def _without_indices(field: str) -> str:
 
 def _foreign(name: str, api_version: str) -> str:
     """The text about a kind that the simulated API server does not serve."""
+    if name == "PodGroup" and group_of(api_version) == group_of(KUBE_API):
+        return f"{name} ({api_version}): ignored, only {KUBE_API} is read of this group"
     if name in KIND_BY_NAME:
         return f"{name} ({api_version}): ignored, not the {name} of {KIND_BY_NAME[name].api_version}"
     near = difflib.get_close_matches(name[:_LONG_NAME].capitalize(), KIND_BY_NAME, n=1, cutoff=0.8)

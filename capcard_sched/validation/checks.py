@@ -26,6 +26,7 @@ from capcard_sched.model.cards import (
 )
 from capcard_sched.model.quoting import escaped
 from capcard_sched.model.reasons import INVALID_CARD_LABEL
+from capcard_sched.model.resources import similar_resource
 from capcard_sched.validation.budget import checkpoint
 
 if TYPE_CHECKING:
@@ -255,10 +256,12 @@ def check_card_name(
     if has_claims and not named:
         return findings
     # A request of 0 cards is one: the pod is charged nothing and fits.
-    return findings + _match_resources(cards, requested or named, field)
+    return findings + _match_resources(cards, requested or named, field, requests)
 
 
-def _match_resources(cards: tuple[str, ...], requested: list[str], field: str) -> list[Finding]:
+def _match_resources(
+    cards: tuple[str, ...], requested: list[str], field: str, requests: Collection[str]
+) -> list[Finding]:
     resources = set(requested)
     wanted = {card: card_resource(card) for card in cards}
     kinds = sorted({resource or "a whole card" for resource in wanted.values()})
@@ -267,7 +270,10 @@ def _match_resources(cards: tuple[str, ...], requested: list[str], field: str) -
         return [Finding("error", field, message, "alternatives that are counted by one resource")]
     if not requested:
         message = f"no container requests a resource of card <{'|'.join(cards)}>: the pod cannot be scheduled"
-        return [Finding("warning", field, message, f"a limit such as {wanted[cards[0]] or WHOLE_NVIDIA}: 1")]
+        device = wanted[cards[0]] or WHOLE_NVIDIA
+        if other := similar_resource(device, requests):
+            message += f"; the pod requests {other}, did you mean {device}?"
+        return [Finding("warning", field, message, f"a limit such as {device}: 1")]
     for card, resource in wanted.items():
         fits = resource in resources if resource else any(not is_slice(name) for name in requested)
         if not fits:

@@ -24,6 +24,7 @@ from capcard_sched.model.namespace_queues import (
 )
 from capcard_sched.model.quantity import QuantityError, base_amount
 from capcard_sched.model.queue import ROOT
+from capcard_sched.model.resources import VGPU_RESOURCES, similar_resource
 from capcard_sched.validation.checks import Finding, annotation_field, listed
 from capcard_sched.validation.hint_checks import parent_problem
 from capcard_sched.validation.late_members import FirstPods, first_pods
@@ -64,6 +65,8 @@ class Inventory:
         self.resources: set[str] = set(card_labels.given)
         #: Device resource to the thousandths whose model no label names.
         self.unlabelled: dict[str, int] = {}
+        #: Resources that nodes or DeviceClasses offer.
+        self.offered: set[str] = set()
         self.has_nodes = False
         #: Name of a node to its labels.
         self.node_labels: dict[str, dict[str, str]] = {}
@@ -79,6 +82,8 @@ class Inventory:
         self.device_classes: set[str] = set()
         #: Namespace and name of a PodGroup to the pods of it that exist first.
         self.first_pods: dict[tuple[str, str], FirstPods] = {}
+        #: Namespaces and names of the PodGroups.
+        self.groups: set[tuple[str, str]] = set()
         for obj in objects:
             self.first_pods.update({(namespace, name): first for namespace, name, first in first_pods(obj)})
             if kind_of(obj) == "Queue":
@@ -95,14 +100,19 @@ class Inventory:
                 self.has_nodes = True
                 labels = texts(obj, "metadata", "labels")
                 self.node_labels[object_name(obj)] = labels
-                offered = discover_cards(labels, allocatable(obj), card_labels).cards
+                amounts_of_node = allocatable(obj)
+                self.offered.update(name for name, amount in amounts_of_node.items() if amount)
+                offered = discover_cards(labels, amounts_of_node, card_labels).cards
                 for card, (amount, resource) in offered.items():
                     self.cards[card] = self.cards.get(card, 0) + amount
                     self.resources.add(resource)
                     if card == resource:
                         self.unlabelled[card] = self.cards[card]
+            elif kind_of(obj) == "PodGroup":
+                self.groups.add((namespace_of(obj), object_name(obj)))
             elif obj.get("kind") == "DeviceClass":
                 self.device_classes.add(object_name(obj))
+                self.offered.add(str(value_at(obj, "spec", "extendedResourceName") or ""))
 
     def set_queue(self, name: str, quota: str, parent: str, amounts: QueueAmounts = NO_AMOUNTS) -> None:
         """Add or replace a queue; `quota`: the text of its annotation, "" without one."""
@@ -130,6 +140,11 @@ class Inventory:
             built_in = {name: QueueNode("", (EVERY_NAMESPACE,)) for name in BUILT_IN_QUEUES}
             self._forest = QueueForest({**built_in, **self._nodes})
         return self._forest.readiness(queue)
+
+    def misspelt_resource(self, name: str) -> str:
+        """The resource of a node of the input that a name most likely misspells; "" for none."""
+        is_known = name in self.offered or name in VGPU_RESOURCES or not self.has_nodes or self.is_cluster
+        return "" if is_known else similar_resource(name, self.offered)
 
     def is_parent(self, name: str) -> bool:
         """Whether other queues name this one as their parent."""

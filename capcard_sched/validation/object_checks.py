@@ -27,6 +27,7 @@ from capcard_sched.model.namespace_queues import NAMESPACE_QUEUE, PARENT_FORM, q
 from capcard_sched.model.objects import NodeSelector
 from capcard_sched.model.queue import ACCEPTED as NAMESPACES_FORM
 from capcard_sched.model.queue import namespace_rule
+from capcard_sched.model.quoting import escaped
 from capcard_sched.model.resources import VGPU_RESOURCES
 from capcard_sched.model.selectors import matches_node_selector, node_selector_problem
 from capcard_sched.validation.card_budgets import check_card_budget
@@ -62,6 +63,7 @@ from capcard_sched.validation.inventory import (
     as_maps,
     base_amount_of,
     check_queue,
+    meant,
     namespace_of,
     object_name,
     texts,
@@ -92,6 +94,7 @@ BOOLEANS: Final = ("true", "false")
 BUILT_IN_PLUGINS: Final = QuotaPlugins(frozenset({"capacity-card"}), unnamed_cards="infer")
 OUR_SCHEDULERS: Final = frozenset({"capcard-sched", "volcano"})
 _CARD_NAMES: Final = frozenset({keys.CARD_NAME, keys.CARD_NAME_ALIAS})
+_GROUP_NAMES: Final = (keys.GROUP_NAME, keys.GROUP_NAME_ALIAS)
 #: Schedulers of pods that this one never sees.
 _NATIVE_SCHEDULERS: Final = frozenset({"", "default-scheduler"})
 
@@ -189,6 +192,7 @@ def _of_pods(
         ours = [(one.path, one.body) for one in templates if one.scheduler in OUR_SCHEDULERS]
         yield from check_priority_classes(obj, ours, inventory.priority_classes)
     for template, cards in zip(templates, charged, strict=True):
+        yield from _group_of(template, obj, inventory)
         yield from _template(template, cards, obj, inventory)
         if template.scheduler in OUR_SCHEDULERS:
             yield from check_features(template.body, template.path, cards.requests, inventory, unsupported)
@@ -257,6 +261,9 @@ def _queue_limits(
         "guarantee": as_map(value_at(obj, "spec", "guarantee", "resource")),
     }
     findings += _no_devices(limits["capability"])
+    for field, amounts in limits.items():
+        path = "guarantee.resource" if field == "guarantee" else field
+        findings += _misspelt(amounts, f"spec.{path}", inventory)
     is_parent = inventory.is_parent(name)
     findings += unenforced_limits(name, limits, annotations, plugins, is_parent=is_parent, shares=shares)
     namespaces = annotations.get(keys.QUEUE_NAMESPACES)
@@ -272,6 +279,25 @@ def _no_devices(capability: Json) -> Iterator[Finding]:
         if device_quota_key(resource) is not None and base_amount_of(resource, capability[resource]) == 0:
             message = "admits no devices of the class; in Volcano 0 is no limit"
             yield Finding("warning", f'spec.capability["{resource}"]', message, "an amount above 0, or no key")
+
+
+def _group_of(template: Template, obj: Json, inventory: Inventory) -> Iterator[Finding]:
+    """A warning about a PodGroup that pods name and that is not in the input: the pods wait for it."""
+    key = next((one for one in _GROUP_NAMES if template.annotations.get(one)), "")
+    named = namespace_of(obj), template.annotations.get(key, "")
+    if not key or template.scheduler not in OUR_SCHEDULERS or not inventory.has_nodes or named in inventory.groups:
+        return
+    known = sorted(name for namespace, name in inventory.groups if namespace == named[0])
+    message = f"PodGroup {escaped(named[1])} is not among the objects in the input: the pods wait for it"
+    yield Finding("warning", annotation_field(key, template.metadata_path), f"{message}{meant(named[1], known)}")
+
+
+def _misspelt(names: Iterable[str], path: str, inventory: Inventory) -> Iterator[Finding]:
+    """Warnings about resources that no node of the input offers and whose names resemble one that nodes offer."""
+    for name in sorted(names):
+        if meant := inventory.misspelt_resource(name):
+            message = f"no node in the input offers {escaped(name)}; did you mean {meant}?"
+            yield Finding("warning", f'{path}["{name}"]', message, meant)
 
 
 def _below_ancestors(queue: str, inventory: Inventory) -> Iterator[Finding]:
@@ -330,6 +356,9 @@ def _template(template: Template, charge: _TemplateCards, obj: Json, inventory: 
         return
     if inventory.node_labels and not inventory.is_cluster:
         yield from _check_placeable(template, inventory)
+        path = f"{template.path}.spec.containers" if template.path else "spec.containers"
+        for finding in _misspelt(names, path, inventory):
+            yield msgspec.structs.replace(finding, field=path)
     yield from check_scoring(annotations, at=template.metadata_path)
     if template.path and keys.RUNNING_ESTIMATE in annotations:
         at = annotation_field(keys.RUNNING_ESTIMATE, template.metadata_path)
@@ -396,6 +425,11 @@ def _check_feasible(cards: Sequence[str], queue: str, inventory: Inventory, fiel
                 accepted = card
                 break
         yield Finding("warning", field, message, accepted)
+    for card in cards if inventory.has_nodes and any(one in inventory.cards for one in cards) else ():
+        wrong = "" if card in inventory.cards else _alike(card, inventory.cards.keys() - set(cards))
+        if wrong:
+            message = f'no node in the input provides card {card}; did you mean "{wrong}"?'
+            yield Finding("warning", field, message, ", ".join(sorted(inventory.cards)))
     if inventory.has_nodes and not any(card in inventory.cards for card in cards):
         close = difflib.get_close_matches(cards[0], inventory.cards, n=1)
         meant = f'; did you mean "{close[0]}"?' if close else ""

@@ -80,7 +80,27 @@ def _check_spec(spec: Json, field: str, further: Iterable[str]) -> Iterator[Find
         if toleration.get("operator") == "Exists" and toleration.get("value"):
             yield Finding("error", f"{place}.value", "must be empty when operator is Exists", "no value")
     yield from check_pod_level(spec, f"{field}.resources")
+    yield from _check_claims(spec, field)
     yield from check_labels(spec.get("nodeSelector"), f"{field}.nodeSelector")
+
+
+def _check_claims(spec: Json, field: str) -> Iterator[Finding]:
+    """Errors about ResourceClaims without one source, and about containers that use claims that the pod has not."""
+    names: list[str] = []
+    for place, claim in _each(spec.get("resourceClaims"), f"{field}.resourceClaims"):
+        names.append(str(claim.get("name")))
+        sources = [key for key in ("resourceClaimName", "resourceClaimTemplateName") if claim.get(key)]
+        if len(sources) != 1:
+            message = "has no source" if not sources else "has two sources"
+            yield Finding("error", place, message, "resourceClaimName or resourceClaimTemplateName")
+    for group in ("initContainers", "containers"):
+        for place, container in _each(spec.get(group), f"{field}.{group}"):
+            resources = container.get("resources")
+            used = resources.get("claims") if isinstance(resources, dict) else None
+            for at, claim in _each(used, f"{place}.resources.claims"):
+                if str(claim.get("name")) not in names:
+                    message = f"the pod has no claim {shown(claim.get('name'))}"
+                    yield Finding("error", f"{at}.name", message, listed(names) or "no claim is defined")
 
 
 def _check_volumes(volumes: Any, field: str) -> Generator[Finding, None, set[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.framework.toolkit.device_cards import device_offers
@@ -55,17 +56,16 @@ def holders(amounts: Iterable[tuple[str, str, float]], most: int = MOST_LISTED) 
     return tuple(HolderUse(workload=workload, queue=queue, amount=amount) for (workload, queue), amount in ordered)
 
 
-def held_on(offers: Iterable[NodeCard]) -> Iterable[tuple[str, str, float]]:
-    """(workload, queue, amount) of each pod on some nodes."""
+def held_on(offers: Iterable[NodeCard], attempted: Job | None = None) -> Iterable[tuple[str, str, float]]:
+    """(workload, queue, amount) of each pod on some nodes, without those that an attempt of a job placed."""
     names: dict[Job, str] = {}
     for offer in offers:
         resource = offer.resource
         yield from offer.holders or ()
         for task in offer.node.tasks.values():
-            amount = task.cls.requests.get(resource, 0)
-            if not amount:
+            amount, job = task.cls.requests.get(resource, 0), task.job
+            if not amount or (job is not None and job is attempted and not task.bound):
                 continue
-            job = task.job
             if job is None:
                 yield workload_name(task), "", in_units(resource, amount)
                 continue
@@ -132,6 +132,11 @@ class CapacityReader:
         else:
             namespace, _, name = key.partition("/")
             yield f"{namespace}/resourceclaim/{name}", "", float(count)
+
+    @cached_property
+    def offered(self) -> frozenset[str]:
+        """The resources of which some node has any. The first call takes O(nodes)."""
+        return frozenset(name for node in self._nodes for name, amount in offered_amounts(node).items() if amount)
 
     @property
     def cards(self) -> Mapping[str, list[NodeCard]]:

@@ -23,6 +23,7 @@ from capcard_sched.model.losses import stranded_of
 from capcard_sched.model.node_conditions import lost_word
 from capcard_sched.model.quantity import in_units, shown_amount
 from capcard_sched.model.queue import ROOT, ancestors, subtree
+from capcard_sched.model.quoting import brief
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
 from capcard_sched.model.timestamps import format_timestamp
@@ -102,6 +103,7 @@ class JobFacts:
         #: Why no node offers a resource of a pending pod: only a DeviceClass does; "" for none.
         self.claimed_resource = next(filter(None, map(session.snapshot.claimed_resource, self.cards_by_class)), "")
         self.queues = sorted(state.queues)
+        self.session_snapshot = session.snapshot
         self.volumes = session.snapshot.volumes
         self.card_labels = state.card_labels
         #: Why the job can never start; None when it can.
@@ -111,9 +113,6 @@ class JobFacts:
         self.known_cards = sorted(self._capacity.cards)
         #: The card quota of the queue in thousandths, and why the annotation is invalid.
         self.quota, self.quota_problem = limits.quota(queue), limits.quota_problem(queue)
-        #: After an amount of the cluster: that it is without the guarantees of other queues, "" for none.
-        guaranteed = any(one.guarantee for name, one in state.queues.items() if name != job.queue)
-        self.beside_guarantees = " beside the guarantees of other queues" if guaranteed else ""
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -249,7 +248,21 @@ class JobFacts:
         elif refusal is not None and refusal.plugin == "proportion" and refusal.hook != "job_enqueueable":
             return f"the share of the cluster that proportion gives queue {name} is {limit}"
         whose = "all queues" if name == ROOT != self.job.queue else f"queue {name}"
-        return f"{source} has {limit} for {whose}{own}{self.beside_guarantees}"
+        return f"{source} has {limit} for {whose}{own}{self.beside_guarantees(resource)}"
+
+    def beside_guarantees(self, resource: str) -> str:
+        """` beside the guarantee of queue a (4)`: after an amount of a resource of the cluster; "" for none."""
+        queues = self._snapshot.state.queues
+        own = {self.job.queue, *(one.name for one in ancestors(queues[self.job.queue], queues))}
+        found = {name: amount for name, one in queues.items() if (amount := (one.guarantee or {}).get(resource, 0))}
+        shown = [
+            f"{name} ({shown_amount(resource, in_units(resource, amount))})"
+            for name, amount in sorted(found.items(), key=lambda item: (-item[1], item[0]))
+            if name not in own
+        ]
+        if not shown:
+            return ""
+        return f" beside the {'guarantee of queue' if len(shown) == 1 else 'guarantees of queues'} {brief(shown)}"
 
     def inherits(self, exceeded: ExceededLimit) -> bool:
         """Whether a limit that a job exceeds is what the ancestors of a queue leave of theirs."""
@@ -268,6 +281,11 @@ class JobFacts:
         return f"{'parent' if own.parent == name else 'ancestor'} queue {name}"
 
     # --- nodes ------------------------------------------------------------------------------------------------------
+
+    @property
+    def offered(self) -> frozenset[str]:
+        """The resources of the nodes."""
+        return self._capacity.offered
 
     def capacity_of(self, cls: TaskClass) -> list[CardCapacity]:
         """The rows of the capacity that pods of a template request."""
@@ -321,10 +339,17 @@ class JobFacts:
         others = [task for task in held if task.ends and task.node is not None and not lost_word(task.node)]
         others.sort(key=lambda task: (-task.ends, task.key))
         return lost + [
-            f"pod {task.name} on {task.node.name} terminates until {format_timestamp(task.ends)}"
+            f"pod {task.name} on {task.node.name} {self._termination(task)}"
             for task in others[:_MOST_CLASSES]
             if task.node is not None
         ]
+
+    def _termination(self, task: Task) -> str:
+        """`terminates until 2026-01-01T00:00:00Z`, or that it has not ended in its grace period."""
+        end = format_timestamp(task.ends)
+        return (
+            f"terminates until {end}" if task.ends > self._session.now else f"was to end by {end} and still terminates"
+        )
 
     def placed(self) -> tuple[PlacedPods, ...]:
         """The placed pods that are on the cluster, by node, card and status."""

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.refusal import Figures, Refusal
 
+#: The plugin that enforces card quotas.
+_CARD_PLUGIN: Final = "capacity-card"
 #: Prefix of their metrics per queue and card.
 _CARD_FIGURES: Final = "queue_card_"
 #: Metrics of quota plugins with the charged amount of a resource.
@@ -96,7 +98,7 @@ class LimitReader:
         self._real: dict[tuple[str, str], float] = {}
         #: By signature of a pod the filters that reject the nodes, in the last session of this state.
         self._rejections: dict[PodSignature, PodRejection] = {}
-        for sample in quota_samples(snapshot, "capacity-card"):
+        for sample in quota_samples(snapshot, _CARD_PLUGIN):
             if sample.name in _CHARGED:
                 self._charged[sample.labels["queue_name"], _CHARGED[sample.name]] = sample.value
         for sample in quota_samples(snapshot, "capacity"):
@@ -129,9 +131,12 @@ class LimitReader:
         return [] if queue is None else [queue, *ancestors(queue, self._queues)]
 
     def quota(self, queue: Queue | None) -> CardQuota:
-        """The card quota in thousandths; none of a malformed annotation."""
+        """The card quota in thousandths; none of a malformed annotation, and none that no plugin enforces."""
+        is_enforced = _CARD_PLUGIN in self._snapshot.conf.quota_plugins.names
         try:
-            return CardQuota() if queue is None else parse_card_quota(queue.annotations.get(CARD_QUOTA))
+            return (
+                CardQuota() if queue is None or not is_enforced else parse_card_quota(queue.annotations.get(CARD_QUOTA))
+            )
         except CardSyntaxError:
             return CardQuota()
 
@@ -150,11 +155,11 @@ class LimitReader:
         """
         rows: list[LimitUse] = []
         wanted = {card for key in requested for card in key.split("|")}
-        chain = self.chain(name)
+        chain, is_enforced = self.chain(name), _CARD_PLUGIN in self._snapshot.conf.quota_plugins.names
         for depth, queue in enumerate(chain):
             quota = self.quota(queue)
             shares = {name: limit for name, limit in (queue.capability or {}).items() if name in self._limited}
-            has_cards = not depth or is_card_quota(queue.annotations.get(CARD_QUOTA))
+            has_cards = is_enforced and (not depth or is_card_quota(queue.annotations.get(CARD_QUOTA)))
             groups = {group.key: group for group in quota.groups}
             limited = {**quota, **shares, **{group.key: group.limit for group in quota.groups}}
             if not depth or self._snapshot.conf.quota_plugins.is_tree:

@@ -5,19 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.framework.explain import sentences
+from capcard_sched.framework.explain.device_causes import awaits_slices
 from capcard_sched.framework.explain.sentences import amount_of, form, nearest, quantity
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.autoscaled_groups import places_of
 from capcard_sched.model.cards import no_card_quota
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.quoting import brief, plural
-from capcard_sched.model.resources import CPU, MEMORY, VGPU_RESOURCES
+from capcard_sched.model.resources import CPU, MEMORY, VGPU_RESOURCES, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from capcard_sched.framework.explain.job_facts import JobFacts
     from capcard_sched.model.diagnosis import CardCapacity
+    from capcard_sched.model.task_class import TaskClass
 
 #: The beginning of the sentence about a job that can never start.
 NEVER: Final = "Can never start"
@@ -48,14 +50,22 @@ def _declared(data: JobFacts) -> list[str]:
 
 def _unusable_cards(data: JobFacts) -> list[str]:
     causes = []
-    for cards in data.pod_cards:
+    for cls, cards in data.cards_by_class.items():
         if cards.names and not cards.alternatives and (cause := _without_nodes(data, cards.names)):
             causes.append(cause)
         elif cards.error:
-            causes.append(sentences.plain(cards.error))
+            causes.append(f"{sentences.plain(cards.error)}{_misspelt(data, cls)}")
     if not data.tasks:
         causes += [cause for card in data.declared if (cause := _without_nodes(data, card.split("|")))]
     return list(dict.fromkeys(causes))
+
+
+def _misspelt(data: JobFacts, cls: TaskClass) -> str:
+    """The end of a sentence about a pod that requests a resource that no node offers, under a similar name; or ""."""
+    for name in sorted(cls.requests.keys() - data.offered):
+        if meant := did_you_mean(name, data.offered):
+            return f"; the pods request {name}{meant}"
+    return ""
 
 
 def _without_nodes(data: JobFacts, cards: Sequence[str]) -> str:
@@ -69,9 +79,17 @@ def _without_nodes(data: JobFacts, cards: Sequence[str]) -> str:
         return "" if is_offered else f"no node and no node group provides card {' or '.join(cards)}; {known}"
     if data.expects_nodes:
         return ""
+    unlabelled = [card for card in data.known_cards if card in data.offered]
     close = [found for name in cards if (found := nearest(name, data.known_cards))]
     meant = f"; did you mean {' or '.join(dict.fromkeys(close))}?" if close else ""
     known = "" if close else f"; the nodes provide {brief(data.known_cards) or 'no cards'}"
+    labels = f" without a product label: {brief(unlabelled)}"
+    if unlabelled and not close:
+        known = (
+            f"; the nodes provide devices{labels}"
+            if known.endswith(brief(unlabelled))
+            else f"{known}, and devices{labels}"
+        )
     return f"no node provides card {' or '.join(cards)}{meant}{known}"
 
 
@@ -119,21 +137,23 @@ def _larger_than_nodes(data: JobFacts) -> list[str]:
         others = [[row] for row in rows if row.card not in cards.alternatives]
         for own in [of_cards, *others] if of_cards else others:
             more = places_of(data.node_groups, cls, cards.names or None)
-            if more is None:
+            if more is None or any(awaits_slices(data.session_snapshot, task) for task in data.waiting[:1]):
                 continue
-            if text := _too_large(own, data.needed_of(cls), data.job.min_available, more):
+            if text := _too_large(own, data.needed_of(cls), data.job.min_available, more, data.offered):
                 return [f"{text}; the node groups have space for {plural(more, 'pod')}" if data.node_groups else text]
     return []
 
 
-def _too_large(rows: Sequence[CardCapacity], needed: int, minimum: int, more: int) -> str:
+def _too_large(rows: Sequence[CardCapacity], needed: int, minimum: int, more: int, offered: Iterable[str]) -> str:
     """That the nodes with any of the cards, or with the resource, hold fewer than `needed` pods; "" if they do.
 
-    `more`: the pods that nodes of node groups hold.
+    `more`: the pods that nodes of node groups hold; `offered`: the resources of the nodes.
     """
     names = " or ".join(row.card for row in rows)
     if not more and all(row.largest_node < row.per_pod for row in rows):
         largest = max(rows, key=lambda row: row.largest_node)
+        if not largest.largest_node and (meant := did_you_mean(largest.resource, offered)):
+            return f"each pod needs {quantity(names, largest.per_pod)}, and no node has any{meant}"
         has = amount_of(largest.card, largest.largest_node)
         return f"each pod needs {quantity(names, largest.per_pod)}, and the largest node has {has}"
     places = sum(row.fits_when_empty for row in rows)
@@ -168,5 +188,6 @@ def _larger_than_cluster(data: JobFacts) -> list[str]:
     elif limiter is not None:
         has = f"{refusal.plugin} admits {most} in the cluster"
     else:
-        has = f"the cluster has {most} for queue {refusal.queue}{data.beside_guarantees}"
-    return [f"it needs {quantity(resource.replace('|', ' or '), needed)}, and {has}"]
+        has = f"the cluster has {most} for queue {refusal.queue}{data.beside_guarantees(resource)}"
+    meant = "" if figures.limit or resource in data.offered else did_you_mean(resource, data.offered)
+    return [f"it needs {quantity(resource.replace('|', ' or '), needed)}, and {has}{meant}"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from capcard_sched.framework.explain.device_causes import missing_claims
 from capcard_sched.framework.explain.limit_causes import quota_beside
 from capcard_sched.framework.explain.rejections import CORDONED, INSUFFICIENT, TAINTED
 from capcard_sched.framework.explain.sentences import (
@@ -58,7 +59,8 @@ def _of_pod(data: JobFacts, pods: PendingPods) -> str:
     """The cause of a pod that was not tried on nodes: its claims, else the text of the check."""
     task = next((task for task in data.tasks if task.name == pods.names[0]), None)
     claims = unbound_claims(data.volumes, task) if task is not None and _VOLUMES in pods.message else ""
-    return claims or plain(pods.message)
+    devices = missing_claims(data.session_snapshot, task) if task is not None and not claims else ""
+    return claims or devices or plain(pods.message)
 
 
 def gang_waits(data: JobFacts, pods: PendingPods, fitting: int) -> tuple[str, list[str]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from capcard_sched.framework.explain.capacity import NodeCard, held_on, holders, workload_name
+from capcard_sched.framework.explain.device_causes import CANNOT_ALLOCATE, devices_of
 from capcard_sched.framework.explain.sentences import plain
 from capcard_sched.framework.explain.volume_causes import bound_volumes, open_claims
 from capcard_sched.model.diagnosis import MOST_LISTED, NearestNode, RejectedNodes
@@ -35,6 +36,8 @@ _MOST_NAMES: Final = 4
 INSUFFICIENT: Final = "Insufficient "
 CORDONED: Final = "node(s) were unschedulable"
 TAINTED: Final = "node(s) had untolerated taint"
+#: The access mode of claims for one pod.
+_ONE_POD: Final = "ReadWriteOncePod"
 _PREFIX: Final = re.compile(r"^node(\(s\))? ")
 #: Filter reason to its sentence about some nodes: `{on}` are these nodes, `{has}` and `{does}` the verbs.
 _TEXTS: Final = {
@@ -116,12 +119,14 @@ def rejection_of(session: Session, engine: PlacementEngine, task: Task) -> PodRe
             excluded |= entries
     # A node with other cards may lack the resource first.
     other_card = _with_other_cards(session, task, view)
-    # Nodes that another end or eviction could free; those that are cordoned or tainted; others large enough, then too
-    # small, with an accepted card; the rest.
+    # Nodes that another end or eviction could free; those that are cordoned or tainted; those that only are too small;
+    # others large enough, then too small, with an accepted card; the rest.
     with_card = ~small & ~other_card
     open_nodes = with_card & ~fixed
     blocked = _rejected_besides(engine, signature, diagnosis)
-    tiers = (open_nodes & ~blocked, open_nodes, with_card & excluded, with_card, ~other_card, np.ones(len(view), bool))
+    only_small = small & ~other_card & ~fixed & ~blocked & ((view.allocatable > 0) | (request <= 0)).all(axis=1)
+    everything = np.ones(len(view), bool)
+    tiers = (open_nodes & ~blocked, open_nodes, with_card & excluded, only_small, with_card, ~other_card, everything)
     nearest = next((tier for tier in tiers if tier.any()), tiers[-1])
     details = tuple(
         NearestNode(node=name, plugin=plugin, texts=tuple(texts))
@@ -188,6 +193,7 @@ class _Description:
         self._special: dict[str, Callable[[Sequence[Node]], str]] = {
             CORDONED: self._cordoned,
             "node(s) didn't have free ports for the requested pod ports": self._ports,
+            f"node has pod using PersistentVolumeClaim with the same name and {_ONE_POD} access mode": self._exclusive,
         }
 
     def text(self, reason: str, nodes: Sequence[Node]) -> str:
@@ -197,6 +203,9 @@ class _Description:
             return self._insufficient(reason.removeprefix(INSUFFICIENT), nodes)
         if reason.startswith(TAINTED):
             return self._tainted(nodes)
+        if reason.startswith(CANNOT_ALLOCATE):
+            devices = devices_of(self._session.snapshot, self._task, nodes)
+            return f"{on}: {plain(reason)}{f' ({devices})' if devices else ''}"
         if reason in self._special:
             return self._special[reason](nodes)
         one, storage = len(nodes) == 1, self._session.snapshot.volumes
@@ -233,10 +242,13 @@ class _Description:
             has = shown_amount(resource, in_units(resource, largest))
             return f"{needs}, and {named(nodes)} {'has' if len(nodes) == 1 else 'have at most'} {has}"
         left = shown_amount(resource, max(0.0, in_units(resource, free[most])))
-        uses = held_on(NodeCard(node, resource, 0, 0) for node in nodes)
+        job = self._task.job
+        uses = held_on((NodeCard(node, resource, 0, 0) for node in nodes), attempted=job)
         held = holders(((workload, "", amount) for workload, _, amount in uses), _MOST_NAMES)
         by = ", ".join(f"{one.workload} ({shown_amount(resource, one.amount)})" for one in held)
         text = f"{needs}, and {named(nodes)} {'has' if len(nodes) == 1 else 'have at most'} {left} free"
+        fitting = sum(task.job is job and not task.bound for node in nodes for task in node.tasks.values())
+        text += f" beside {plural(fitting, 'pod')} of the job" if fitting else ""
         return f"{text}, held by {by}" if by else text
 
     def resource_name(self, resource: str) -> str:
@@ -269,6 +281,20 @@ class _Description:
         word = "host port" if len(ports) == 1 else "host ports"
         verb = "is" if len(ports) == 1 else "are"
         return f"{word} {', '.join(map(str, ports))} {verb} taken on {named(nodes)}{f' by {by}' if by else ''}"
+
+    def _exclusive(self, nodes: Sequence[Node]) -> str:
+        """`PersistentVolumeClaim data (ReadWriteOncePod) is in use by default/pod/a on n1`."""
+        snapshot, own = self._session.snapshot, self._task
+        claims = {name: snapshot.volumes.claims.get(f"{own.namespace}/{name}") for name in own.cls.volumes}
+        exclusive = [name for name, claim in claims.items() if claim is not None and _ONE_POD in claim.access_modes]
+        placed = [task for task in snapshot.tasks_by_uid.values() if task.node and task.namespace == own.namespace]
+        found = [
+            f"{name} ({_ONE_POD}) is in use by {workload_name(task)} on {task.node.name}"
+            for name in exclusive
+            for task in placed
+            if task.node is not None and name in task.cls.volumes
+        ]
+        return f"PersistentVolumeClaim {brief(found)}" if found else f"a claim of the pod is in use on {named(nodes)}"
 
     @staticmethod
     def _cordoned(nodes: Sequence[Node]) -> str:

@@ -72,7 +72,9 @@ def plain(text: str) -> str:
 
 
 def capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    """With an upper-case first letter, unless the first word is a field such as minAvailable."""
+    first, *_ = text.split(" ", 1)
+    return text if first != first.lower() else text[:1].upper() + text[1:]
 
 
 def lower(text: str) -> str:

@@ -291,13 +291,15 @@ class GroupAttempt:
             for task in tasks:
                 session.results.set_outcome(task, TaskOutcome("unfit", text))
         search = GroupSearch(session, self._queue, self._job, self._units, future=False)
+        together: list[GroupUnit] = []
         for number, unit in enumerate(self._units.groups):
             if any(session.results.outcomes.get(task.uid) is not None for task in unit.tasks):
                 continue
             is_tried = not self._was_ready and number < _MOST_EXPLAINED
-            alone = search.further(unit) if is_tried else None
-            if alone is not None:  # it waits for the other subgroups
-                for task, row in alone[0].pods:
+            found = search.further(unit, together) if is_tried else None
+            if found is not None:  # it waits for the other subgroups
+                together.append(unit)
+                for task, row in next((one.pods for one in found if one.unit is unit), ()):
                     session.results.set_outcome(task, TaskOutcome("schedulable", "", session.nodes.nodes[row].name))
                 continue
             text = self._text_of(unit, search)

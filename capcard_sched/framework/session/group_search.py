@@ -102,11 +102,12 @@ class GroupSearch:
         )
         return self._search([*self._units.groups, *self._units.singles], goal, extras=True)
 
-    def further(self, unit: GroupUnit) -> list[PlannedUnit] | None:
-        """Nodes for one unit of a ready job, or None."""
-        groups = self._job.groups
+    def further(self, unit: GroupUnit, beside: Sequence[GroupUnit] = ()) -> list[PlannedUnit] | None:
+        """Nodes for one unit, and for those `beside` it at the same time; or None."""
+        groups, units = self._job.groups, [*beside, unit]
         assert groups is not None
-        return self._search([unit], PlanGoal((0,) * len(groups.policies), unit.need, {}), extras=False)
+        need = sum(one.need for one in units)
+        return self._search(units, PlanGoal((0,) * len(groups.policies), need, {}), extras=False)
 
     def _search(self, units: list[GroupUnit], goal: PlanGoal, *, extras: bool) -> list[PlannedUnit] | None:
         if not units:

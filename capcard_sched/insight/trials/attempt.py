@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from capcard_sched.framework.explain.device_causes import awaits_slices
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.framework.explain.limit_causes import QuotaClaim
 from capcard_sched.framework.explain.never import NEVER
@@ -157,18 +158,18 @@ class JobAttempt:
         if last is None or last.stage not in ATTEMPTED:
             return None
         admits_nothing = last.stage == "NotAdmitted" and not any(one.checks for one in last.refusals)
-        if admits_nothing or self._awaits_volumes(last):
+        if admits_nothing or self._awaits_objects(last):
             return msgspec.structs.replace(found, starts_alone=False)
         return self._never(found, last)
 
-    def _awaits_volumes(self, found: JobDiagnosis) -> bool:
-        """Whether volumes keep the job from starting that other controllers bind."""
+    def _awaits_objects(self, found: JobDiagnosis) -> bool:
+        """Whether volumes that other controllers bind, or slices that drivers publish, keep the job from starting."""
         names = {pods.names[0] for pods in found.pending if pods.refusal is not None}
         session = self._core.snapshot().session
         return session is not None and any(
-            awaits_volumes(session.snapshot.volumes, task)
+            (task.name in names and task.cls.volumes and awaits_volumes(session.snapshot.volumes, task))
+            or (task.uid in self._job.pending and awaits_slices(session.snapshot, task))
             for task in self._job.tasks.values()
-            if task.name in names and task.cls.volumes
         )
 
     @staticmethod

@@ -1,8 +1,8 @@
 """Stand-ins for the ResourceQuota and PodDisruptionBudget controllers: they count pods and write statuses.
 
 A quota counts pods and their requests and limits; pods beyond it are still created, as quota admission is not
-simulated. A status in the input is the starting point, because it may cover objects outside the scenario: only later
-changes are counted on top of it.
+simulated, and `beyond` reports them. A status in the input is the starting point, because it may cover objects outside
+the scenario: only later changes are counted on top of it.
 """
 
 from __future__ import annotations
@@ -56,6 +56,16 @@ class QuotaController:
         #: Quota to the last written usage, and to the usage beyond the pods of the scenario.
         self._written: dict[tuple[str, str], JsonObject] = {}
         self._unseen: dict[tuple[str, str], Mapping[str, int]] = {}
+        #: Quota and resource to the largest usage that exceeded the limit, and the limit.
+        self._exceeded: dict[tuple[str, str, str], tuple[int, int]] = {}
+
+    def beyond(self) -> list[str]:
+        """Warnings about quotas that pods exceeded: an API server does not create these pods."""
+        return [
+            f"ResourceQuota {name} of namespace {namespace}: the pods use {format_quota_amount(key, used)} of "
+            f"{format_quota_amount(key, limit)} {key}; an API server refuses the pods beyond it"
+            for (namespace, name, key), (used, limit) in sorted(self._exceeded.items())
+        ]
 
     def observe(self, change: Change) -> None:
         """Queue quotas, and count pods in namespaces with quotas."""
@@ -110,7 +120,11 @@ class QuotaController:
             amounts = quota_amounts(given)
             self._unseen[namespace, name] = {key: max(0, amounts[key] - counted.get(key, 0)) for key in amounts}
         unseen = self._unseen.get((namespace, name), {})
-        used = {key: format_quota_amount(key, counted.get(key, 0) + unseen.get(key, 0)) for key in hard}
+        totals = {key: counted.get(key, 0) + unseen.get(key, 0) for key in hard}
+        for key, total in totals.items():
+            if total > max(hard[key], self._exceeded.get((namespace, name, key), (0, 0))[0]) and counted.get(key):
+                self._exceeded[namespace, name, key] = total, hard[key]
+        used = {key: format_quota_amount(key, total) for key, total in totals.items()}
         written = {"hard": {key: format_quota_amount(key, amount) for key, amount in hard.items()}, "used": used}
         self._written[namespace, name] = used
         patch = {side: {**dict.fromkeys(status(quota).get(side) or ()), **amounts} for side, amounts in written.items()}

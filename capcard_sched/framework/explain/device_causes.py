@@ -1,0 +1,126 @@
+"""Which devices of ResourceSlices keep the claims of a pod from an allocation: the filter's reason names none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from capcard_sched.framework.explain.capacity import workload_name
+from capcard_sched.framework.explain.sentences import nearest
+from capcard_sched.framework.toolkit.device_cards import claim_of, may_match, plan_of
+from capcard_sched.model.quoting import brief, escaped, plural
+from capcard_sched.model.selectors import untolerated_taint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from capcard_sched.devices.claims import RequestPlan
+    from capcard_sched.devices.inventory import DeviceId, DevicePool, PoolDevice
+    from capcard_sched.framework.session.snapshot import Snapshot
+    from capcard_sched.model.job import Job, Node, Task
+
+#: The beginning of the reason of the filter.
+CANNOT_ALLOCATE: Final = "cannot allocate all claims"
+#: Nodes whose devices are read.
+_MOST_NODES: Final = 8
+
+
+def missing_claims(snapshot: Snapshot, task: Task) -> str:
+    """`ResourceClaimTemplate t does not exist; did you mean tt?` of a pod without its claims; "" for none."""
+    found, templates = [], snapshot.claim_templates
+    for each in task.cls.claims:
+        key = f"{task.namespace}/{each.template}"
+        if each.template and not each.claim and key not in templates:
+            known = [name.partition("/")[2] for name in templates if name.startswith(f"{task.namespace}/")]
+            close = nearest(each.template, known)
+            meant = f"; did you mean {escaped(close)}?" if close else ""
+            found.append(f"ResourceClaimTemplate {escaped(each.template)} does not exist{meant}")
+    return "; ".join(dict.fromkeys(found))
+
+
+def awaits_slices(snapshot: Snapshot, task: Task) -> bool:
+    """Whether ResourceSlices are missing of a pool of some node, for a pod with claims: its driver publishes them."""
+    if not task.cls.claims:
+        return False
+    nodes = snapshot.nodes.by_name.values()
+    return any(pool.incomplete for node in nodes for pool in snapshot.devices.pools(node.name, node.labels))
+
+
+def devices_of(snapshot: Snapshot, task: Task, nodes: Iterable[Node]) -> str:
+    """What excludes the devices of some nodes for the claims of a pod: "" without a cause other than their number."""
+    requests = _requests(snapshot, task)
+    pools: dict[str, DevicePool] = {}
+    for node in list(nodes)[:_MOST_NODES]:
+        pools.update((pool.name, pool) for pool in snapshot.devices.pools(node.name, node.labels))
+    causes = list(_unusable(snapshot, pools.values()))
+    devices = [device for pool in pools.values() for device in pool.devices]
+    matching = [device for device in devices if any(may_match(request, device) for request in requests)]
+    if not pools:
+        causes.append("its nodes have no ResourceSlices")
+    elif devices and not matching and requests:
+        causes.append(f"no device of {len(devices)} matches the class and the selectors")
+    causes += _tainted(requests, matching)
+    causes += _in_use(snapshot, task, matching)
+    return "; ".join(causes)
+
+
+def _requests(snapshot: Snapshot, task: Task) -> list[RequestPlan]:
+    """The requests of the claims that are not allocated, with their alternatives."""
+    found: list[RequestPlan] = []
+    for each in task.cls.claims:
+        claim = claim_of(task.namespace, each, snapshot.claims.claims, snapshot.claim_templates)
+        plan = plan_of(claim, snapshot.devices)
+        found += [one for alternatives in plan.requests for one in alternatives] if plan is not None else []
+    return found
+
+
+def _unusable(snapshot: Snapshot, pools: Iterable[DevicePool]) -> Iterator[str]:
+    for pool in pools:
+        if pool.incomplete:
+            slices = snapshot.devices.slices_of(pool.id)
+            newest = max(each.spec.pool.generation for each in slices)
+            count = [each.spec.pool.resource_slice_count for each in slices if each.spec.pool.generation == newest]
+            yield f"resource pool {pool.name} is incomplete: {len(count)} of {count[0]} ResourceSlices exist"
+        elif pool.invalid:
+            yield f"resource pool {pool.name} is invalid: {pool.invalid}"
+
+
+def _tainted(requests: Iterable[RequestPlan], devices: Iterable[PoolDevice]) -> list[str]:
+    taints: Counter[str] = Counter()
+    for device in devices:
+        found = [untolerated_taint(device.taints, one.tolerations) for one in requests if may_match(one, device)]
+        if found and all(found) and found[0] is not None:
+            taints[found[0].text] += 1
+    return [
+        f"{plural(count, 'device')} {'has' if count == 1 else 'have'} taint {text}" for text, count in taints.items()
+    ]
+
+
+def _in_use(snapshot: Snapshot, task: Task, devices: Iterable[PoolDevice]) -> list[str]:
+    """`8 devices are in use by default/job/a (8)`."""
+    holders = _holders(snapshot, task.job)
+    used = Counter(holders[device.id] for device in devices if device.id in holders)
+    total = sum(used.values())
+    by = brief([f"{name} ({count})" for name, count in used.most_common()])
+    return [f"{plural(total, 'device')} {'is' if total == 1 else 'are'} in use by {by}"] if total else []
+
+
+def _holders(snapshot: Snapshot, own: Job | None) -> Mapping[DeviceId, str]:
+    """Allocated device to the workload of the first consumer of its claim, else the claim. O(allocated devices).
+
+    `own`: the job of the attempt, whose placed pods have devices, too.
+    """
+    found: dict[DeviceId, str] = {}
+    ledger, tasks = snapshot.claims, snapshot.tasks_by_uid
+    for key in ledger.claims:
+        allocation = ledger.allocation(key)
+        if allocation is None:
+            continue
+        task = next((tasks[uid] for uid in sorted(ledger.consumers(key)) if uid in tasks), None)
+        namespace, _, name = key.partition("/")
+        holder = workload_name(task) if task is not None else f"{namespace}/resourceclaim/{name}"
+        if task is not None and task.job is own and not task.bound:
+            holder = "other pods of the job"
+        for one in allocation.devices.results or ():
+            found[one.driver, one.pool, one.device] = holder
+    return found
