@@ -16,8 +16,9 @@ OLDEST := 1.34.4
 MINUTES ?= 30
 #: Number of mutants of `make mutation`; SEED selects them (default: 1).
 SAMPLE ?= 400
-#: The tests start programs by the hundred: each would compile its modules anew.
-PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
+#: Tests start programs by the hundred, and benchmarks measure starts: each would compile its modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+PYTEST = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo controlplane quick near test campaign soak lint format check bench bench-e2e bench-peers bench-controllers docs manifests pictures release audit lock clean

@@ -1,7 +1,7 @@
 """Credentials without the `kubernetes` library: of service accounts, and of kubeconfigs with certificates or tokens.
 
 The import of the library takes a quarter of the CPU time of a start. It remains responsible for several files, exec
-plugins and auth providers, and for whatever has a mistake: None stands for all of these, and its messages stay.
+plugins and auth providers, and for whatever has a mistake, with its messages: the result is None for all of these.
 """
 
 from __future__ import annotations
