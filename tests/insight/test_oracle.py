@@ -86,6 +86,16 @@ def test_a_wrong_sentence_is_found() -> None:
     assert kinds == {"never unsaid: NoNodeFits", "cause: irrelevant, devices"}
 
 
+def test_a_job_with_fewer_replicas_than_its_minimum_is_incomplete() -> None:
+    """Without admission: the cause that no other job's end removes is the headline, the refusal of enqueue a fact."""
+    cluster = random_cluster(3044)
+    world = simulated(cluster)
+    found, text = world.answer("job/j3")
+    assert found.summary == "The gang is not complete: the tasks of the Job have 2 pods, and minAvailable is 3"
+    assert any(fact.startswith("The PodGroup is not admitted: it needs 2 requests.cpu") for fact in found.facts)
+    assert findings(cluster, 3044) == []
+
+
 def test_a_run_continues_where_its_log_ends(tmp_path: Path) -> None:
     """The results of the log are not computed again, and the summary counts them."""
     log = tmp_path / "log"

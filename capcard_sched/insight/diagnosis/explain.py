@@ -16,7 +16,8 @@ from capcard_sched.insight.diagnosis.unscheduled import (
     diagnose_by_conditions,
     diagnose_unscheduled,
     foreign_members,
-    with_foreign,
+    replicas_below_minimum,
+    with_absent,
 )
 from capcard_sched.insight.sources.object_view import StoreObjects
 from capcard_sched.insight.trials.attempt import JobAttempt, behind_head, may_never_start
@@ -139,6 +140,7 @@ def explain(
         found = diagnose_job(core.snapshot(), job, pod=subject.pod, now=now, limits=limits)
         vcjob = subject.object if (subject.object or {}).get("apiVersion") == BATCH_API else None
         foreign = foreign_members(core.snapshot(), objects, job)
+        absent = replicas_below_minimum(job, vcjob) or foreign
         if tries:
             found = JobAttempt(core, objects, job, now, pod=subject.pod, vcjob=vcjob).diagnose(found)
             found = _behind_head(core, objects, job, found, now)
@@ -147,10 +149,10 @@ def explain(
         if tries and trial is None and found.stage in _MAY_PREEMPT:
             trial = begin_trial(core, objects, job, now)
         closed = _closed_by(objects, found)
-        if foreign and job.valid_tasks < job.min_available:
-            found = with_foreign(found, foreign)
-        elif foreign:
-            closed = [*closed, foreign]
+        if absent and job.valid_tasks < job.min_available:
+            found = with_absent(found, absent)
+        elif absent:
+            closed = [*closed, absent]
         found = msgspec.structs.replace(
             found,
             pods=wanted_pods(job, vcjob),

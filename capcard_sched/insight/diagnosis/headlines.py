@@ -16,7 +16,8 @@ from capcard_sched.insight.diagnosis.unscheduled import (
     diagnose_by_conditions,
     diagnose_unscheduled,
     foreign_members,
-    with_foreign,
+    replicas_below_minimum,
+    with_absent,
 )
 from capcard_sched.insight.sources.object_view import DeltaObjects, full_name, vcjob_key, vcjobs_of
 from capcard_sched.insight.trials.attempt import JobAttempt, behind_head, may_never_start
@@ -137,8 +138,9 @@ class HeadlineReader:
             else:
                 diagnosed += 1
                 found = diagnose_job(snapshot, job, now=now, limits=limits)
-                if job.valid_tasks < job.min_available and (foreign := foreign_members(snapshot, objects, job)):
-                    yield job.key, with_foreign(found, foreign)
+                absent = replicas_below_minimum(job, owner) or foreign_members(snapshot, objects, job)
+                if absent and job.valid_tasks < job.min_available:
+                    yield job.key, with_absent(found, absent)
                 else:
                     yield job.key, self._tried(job, owner, found, now, attempts=attempts)
         for (namespace, name), obj in vcjobs.items():

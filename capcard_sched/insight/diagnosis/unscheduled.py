@@ -106,6 +106,16 @@ def _diagnose(snapshot: CoreSnapshot, objects: ObjectView, job: Job | None, obj:
     return _diagnosis(obj, None, "NoPods", f"{kind} {meta['name']} has no pods: its controller has not created any")
 
 
+def replicas_below_minimum(job: Job, owner: Json | None) -> str:
+    """That the tasks of a Job without pods have fewer replicas than its minimum; "" where they suffice."""
+    if job.tasks or owner is None or kind_of(owner) != "Job":
+        return ""
+    least, pods = spec(owner).get("minAvailable"), sum(template.replicas for template in templates_of(owner))
+    if not isinstance(least, int) or least <= pods:
+        return ""
+    return f"the tasks of the Job have {plural(pods, 'pod')}, and minAvailable is {least}"
+
+
 def foreign_members(snapshot: CoreSnapshot, objects: ObjectView, job: Job) -> str:
     """That members of a gang are of other schedulers, and their gates; "" for none."""
     found: dict[str, list[str]] = {}
@@ -125,11 +135,11 @@ def foreign_members(snapshot: CoreSnapshot, objects: ObjectView, job: Job) -> st
     )
 
 
-def with_foreign(found: JobDiagnosis, foreign: str) -> JobDiagnosis:
-    """The diagnosis of a gang that lacks the members of another scheduler, as of `foreign_members`."""
+def with_absent(found: JobDiagnosis, absent: str) -> JobDiagnosis:
+    """The diagnosis of a gang that lacks members, as of `replicas_below_minimum` and `foreign_members`."""
     # The scheduler counts its own pods alone: "2 of 3 pods exist" is false.
     facts = [fact for fact in dict.fromkeys((found.summary, *found.facts)) if not fact.startswith(INCOMPLETE)]
-    return msgspec.structs.replace(found, stage="Incomplete", summary=f"{INCOMPLETE} {foreign}", facts=tuple(facts))
+    return msgspec.structs.replace(found, stage="Incomplete", summary=f"{INCOMPLETE} {absent}", facts=tuple(facts))
 
 
 #: The patch of a Job of Kubernetes that is suspended.
