@@ -90,7 +90,7 @@ def test_a_job_with_fewer_replicas_than_its_minimum_is_incomplete() -> None:
     """Without admission: the cause that no other job's end removes is the headline, the refusal of enqueue a fact."""
     cluster = random_cluster(3044)
     world = simulated(cluster)
-    found, text = world.answer("job/j3")
+    found, _ = world.answer("job/j3")
     assert found.summary == "The gang is not complete: the tasks of the Job have 2 pods, and minAvailable is 3"
     assert any(fact.startswith("The PodGroup is not admitted: it needs 2 requests.cpu") for fact in found.facts)
     assert findings(cluster, 3044) == []
