@@ -144,7 +144,21 @@ class Session:
         return (*self.dispatch.keys("task_order", task), index, task.created, task.uid)
 
     def pending_tasks(self, job: Job) -> list[Task]:
-        """Pending tasks that are neither gated nor held, in task order."""
+        """Pending tasks that are neither gated nor held, in task order, those that a role still needs first."""
+        tasks = self._ordered_tasks(job)
+        missing = job.missing_of_roles() if len(tasks) > 1 else {}
+        if not missing:
+            return tasks
+        needed: list[Task] = []
+        others: list[Task] = []
+        for task in tasks:
+            is_needed = missing.get(task.role, 0) > 0
+            (needed if is_needed else others).append(task)
+            if is_needed:
+                missing[task.role] -= 1
+        return needed + others
+
+    def _ordered_tasks(self, job: Job) -> list[Task]:
         tasks = list(job.pending.values())
         if len(tasks) < 2:
             return tasks
