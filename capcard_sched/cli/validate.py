@@ -273,7 +273,7 @@ class Checker:
                 if not figures.limit and not above:
                     message = f"can never start: queue {owner} has no quota for {name} (needs {needed})"
                 if workload.exceeded.places:
-                    message = workload.exceeded.text("")
+                    message = workload.exceeded.text("").partition(";")[0]  # no session reserves anything here
                 elif not owner:
                     pods = f"{plural(figures.requested, 'pod')} with {name}"
                     message = (

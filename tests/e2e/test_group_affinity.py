@@ -109,9 +109,10 @@ async def test_a_group_starts_in_a_rack_that_it_shares_with_no_selected_group(cl
     # A preferred term admits the rack, and the rule of one group is none of the others.
     await cluster.create_all(gang("there", 2, at=(1, 2), affinity=apart(preferred=(term(weight=100),))))
     assert await racks_of(cluster, "there", 2) == {"a"}
-    await cluster.create_all(gang("ruled", affinity=apart(term({"matchLabels": {"c": "z"}}))))
-    await cluster.create_all(gang("plain", labels={"c": "z"}, at=(3,)))
-    assert await racks_of(cluster, "plain", 1) == {"a"}
+    await cluster.create_all(gang("ruled", affinity=apart(term({"matchLabels": {"c": "z"}})), at=(4,)))
+    assert await racks_of(cluster, "ruled", 1) == {"b"}
+    await cluster.create_all(gang("plain", labels={"c": "z"}, at=(5,)))
+    assert await racks_of(cluster, "plain", 1) == {"b"}
 
 
 @pytest.mark.timeout(300)
@@ -129,11 +130,11 @@ async def test_another_label_of_a_group_or_namespace_frees_the_rack(cluster: Clu
     await until_bound(cluster, {"own-0"})
     team = {"namespaceSelector": {"matchLabels": {"team": "x"}}}
     await cluster.create_all(gang("team", affinity=apart(term(**team)), at=(2,)))
-    await until(cluster, "pods", "team-0", status=message(f"in HyperNode a that holds {other}/anchor"))
+    await until(cluster, "pods", "team-0", status=message("in HyperNode a that holds a group of another namespace"))
     await cluster.patch("namespaces", other, {"metadata": {"labels": {"team": "y"}}})
     await until_bound(cluster, {"team-0"})
     await cluster.create_all(gang("all", affinity=apart(term(namespaceSelector={})), at=(3,)))
-    await until(cluster, "pods", "all-0", status=message(f"in HyperNode a that holds {other}/anchor"))
+    await until(cluster, "pods", "all-0", status=message("in HyperNode a that holds a group of another namespace"))
     await cluster.patch("podgroups", "anchor", {"metadata": {"labels": {"w": None}}}, namespace=other)
     await until_bound(cluster, {"all-0"})
 

@@ -164,6 +164,12 @@ QUANTITIES = [
 # --- selectors ------------------------------------------------------------------------------------------------------
 
 MISMATCH = "0/2 nodes are unavailable: 2 node(s) didn't match Pod's node affinity/selector."
+#: Whatever ends: no node matches, so that nothing is reserved.
+NOWHERE = refused(
+    "CanNeverStart",
+    "can never start: needs 1 pod, and the nodes that match their node selector and affinity have space for 0; "
+    "nothing is reserved for it",
+)
 APART = "0/2 nodes are unavailable: 2 node(s) didn't match pod affinity rules."
 SKEWED = "0/2 nodes are unavailable: 2 node(s) didn't match pod topology spread constraints."
 UNLABELLED = SKEWED.replace(".", " (missing required label).")
@@ -182,7 +188,7 @@ def node_affinity(*terms: dict[str, Any]) -> dict[str, Any]:
 
 def nowhere(id: str, *expressions: dict[str, Any], field: str = "matchExpressions") -> Case:
     """An expression that no API server takes matches nothing."""
-    return pod(f"node affinity: {id}", MISMATCH, affinity=node_affinity({field: list(expressions)}))
+    return pod(f"node affinity: {id}", MISMATCH, *NOWHERE, affinity=node_affinity({field: list(expressions)}))
 
 
 def preferring(id: str, weight: int, operator: str = "Exists") -> Case:
@@ -236,11 +242,11 @@ SELECTORS = [
     nowhere("empty key", expression("", "Exists")),
     nowhere("unknown field", expression("metadata.uid", "Exists"), field="matchFields"),
     nowhere("two values for a field", expression("metadata.name", "In", "good", "plain"), field="matchFields"),
-    pod("node affinity: no terms", MISMATCH, affinity=node_affinity()),
-    pod("node affinity: empty term", MISMATCH, affinity=node_affinity({})),
+    pod("node affinity: no terms", MISMATCH, *NOWHERE, affinity=node_affinity()),
+    pod("node affinity: empty term", MISMATCH, *NOWHERE, affinity=node_affinity({})),
     pod("node affinity: a bad term beside a good one", BOUND, affinity=node_affinity(
         {"matchExpressions": [expression(HOST, "Equals", "x")]}, {"matchExpressions": [expression(HOST, "Exists")]})),
-    pod("node selector: keys that cannot be", MISMATCH, nodeSelector={"": "", "ключ": "\x00"}),
+    pod("node selector: keys that cannot be", MISMATCH, *NOWHERE, nodeSelector={"": "", "ключ": "\x00"}),
     *(preferring(f"weight {weight}", weight) for weight in (0, -5, 101, 2**63, BIG)),
     preferring("unknown operator", 1, "Like"),
     *unreadable("unknown operator", f"matchExpressions[0]: {UNKNOWN_OPERATOR}", labelSelector=BAD_OPERATOR),

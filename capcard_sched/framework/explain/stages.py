@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.framework.close.podgroups import refusal_of
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.explain.job_facts import JobFacts
     from capcard_sched.model.diagnosis import PendingPods, Stage
+    from capcard_sched.model.groups import SubGroups
     from capcard_sched.model.job import Task
 
 #: Hooks whose refusal of a job keeps it from being admitted, or from being scheduled at all.
@@ -98,7 +100,7 @@ def _not_admitted(data: JobFacts) -> StageResult | None:
 def _without_subgroups(data: JobFacts) -> StageResult | None:
     """The policies of a job below their minimum, and the reason of each template of pods that no node fits."""
     groups = data.job.groups
-    lines = [] if groups is None else shortages_of(groups, groups.ready(), "can start")
+    lines = [] if groups is None else shortages_of(groups, _startable(data, groups), "can start")
     pods = next((pods for pods in data.pending if pods.outcome == "unfit"), None)
     if pods is None:
         return None
@@ -110,6 +112,17 @@ def _without_subgroups(data: JobFacts) -> StageResult | None:
     lines.sort(key=lambda line: line.partition(":")[0] not in pods.message)
     first, *others = map(sentences.capital, lines)
     return StageResult("NoNodeFits", first, [*others, *facts, *further])
+
+
+def _startable(data: JobFacts, groups: SubGroups) -> list[int]:
+    """By policy, the number of subgroups that are ready, or whose pods fit beside those of the others."""
+    found = groups.ready()
+    fitting = {name for pods in data.pending if pods.outcome == "schedulable" for name in pods.names}
+    members = Counter(groups.of(task) for task in data.tasks if task.name in fitting)
+    for group, count in members.items():
+        if group is not None and groups.ready_of(group) < groups.size_of(group) <= groups.ready_of(group) + count:
+            found[group.policy] += 1
+    return found
 
 
 def _without_further_subgroup(data: JobFacts, pods: PendingPods) -> StageResult | None:

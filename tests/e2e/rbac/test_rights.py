@@ -90,11 +90,15 @@ async def _volumes(cluster: Cluster) -> None:
 
 
 async def _devices(cluster: Cluster) -> None:
-    """A pod whose ResourceClaim the scheduler allocates and reserves; one with a claim that it deletes and creates."""
+    """Pods whose ResourceClaims the scheduler allocates and reserves, with opaque parameters in one; one with a claim
+    that it deletes and creates.
+    """
     of_class = {"selectors": [{"cel": {"expression": 'device.driver == "gpu.example.com"'}}]}
     classes = plain("DeviceClass", "gpu.example.com", test_claims.API, spec=of_class)
-    await cluster.create_all([classes, test_claims.slice_of("n1", 2), test_claims.claim("device")])
-    await cluster.create(pod("devices", resourceClaims=test_claims.claims_of("device")))
+    tuned = test_claims.claim("tuned")
+    tuned["spec"]["devices"]["config"] = [{"opaque": {"driver": "gpu.example.com", "parameters": {"mode": "fast"}}}]
+    await cluster.create_all([classes, test_claims.slice_of("n1", 3), test_claims.claim("device"), tuned])
+    await cluster.create(pod("devices", resourceClaims=test_claims.claims_of("device", "tuned")))
     requests = {"deviceclass.resource.kubernetes.io/gpu.example.com": "1"}
     gate = {"name": "example.com/claim"}
     made = await cluster.create(pod("extended", requests=requests, schedulingGates=[gate]))

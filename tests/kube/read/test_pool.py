@@ -322,13 +322,13 @@ async def test_requests_carry_user_agent_credentials_and_content_type() -> None:
             await client.request("POST", "/api/v1/pods")
             await client.request("DELETE", "/api/v1/pods")
     host = b"Host: 127.0.0.1:%d\r\n" % reported.port
-    more = b"Accept: application/json\r\nAccept-Encoding: identity\r\nUser-Agent: me\r\n"
+    more, accept = b"Accept-Encoding: identity\r\nUser-Agent: me\r\n", b"Accept: application/json\r\n"
+    first, second = b"Authorization: Bearer first\r\n" + accept, b"Authorization: Basic abc\r\n" + accept
     assert reported.heads == [
         b"GET /clusters/c/api/v1/pods?fieldSelector=a%3Db%20c%2Fd&limit=5 HTTP/1.1\r\n"
-        + host + more + b"Authorization: Bearer first\r\n\r\n",
-        b"POST /clusters/c/api/v1/pods HTTP/1.1\r\n"
-        + host + more + b"Authorization: Basic abc\r\nContent-Length: 0\r\n\r\n",
-        b"DELETE /clusters/c/api/v1/pods HTTP/1.1\r\n" + host + more + b"Authorization: Basic abc\r\n\r\n",
+        + host + more + first + b"\r\n",
+        b"POST /clusters/c/api/v1/pods HTTP/1.1\r\n" + host + more + second + b"Content-Length: 0\r\n\r\n",
+        b"DELETE /clusters/c/api/v1/pods HTTP/1.1\r\n" + host + more + second + b"\r\n",
     ]  # fmt: skip
 
 

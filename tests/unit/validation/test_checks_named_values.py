@@ -32,9 +32,9 @@ class Wrong(NamedTuple):
     def names_the_value(self) -> bool:
         """Whether the message has the value, or the kind of a list or mapping; of a text with parts, a part of it.
 
-        A field that is not supported is named by its path: no value of it is accepted.
+        A field that is not supported, and a key that is none, are named by their path: no value is accepted.
         """
-        if self.message.startswith("is not supported"):
+        if self.message.startswith(("is not supported", "the key ")):
             return True
         if isinstance(self.value, dict | list):
             return ("a mapping" if isinstance(self.value, dict) else "a list") in self.message
