@@ -270,7 +270,9 @@ class Attack:
                 break
             size //= 2
         if first == "accepted":
-            await self._server.request("DELETE", f"{path}/stored", {"gracePeriodSeconds": 0})
+            await self._server.request(
+                "DELETE", f"{path}/stored", {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
+            )
         return count, f"{first}: {text[:160]}" if first.startswith("refused by the API server") else first
 
     async def burst(self, shape: WorstShape, count: int, first: str = "") -> Burst:

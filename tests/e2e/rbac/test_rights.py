@@ -90,8 +90,8 @@ async def _volumes(cluster: Cluster) -> None:
 
 
 async def _devices(cluster: Cluster) -> None:
-    """Pods whose ResourceClaims the scheduler allocates and reserves, with opaque parameters in one; one with a claim
-    that it deletes and creates.
+    """Pods whose ResourceClaims the scheduler allocates and reserves, one with opaque parameters for two of them; one
+    with a claim that it deletes and creates.
     """
     of_class = {"selectors": [{"cel": {"expression": 'device.driver == "gpu.example.com"'}}]}
     classes = plain("DeviceClass", "gpu.example.com", test_claims.API, spec=of_class)
@@ -108,6 +108,8 @@ async def _devices(cluster: Cluster) -> None:
     await cluster.create(left)
     await cluster.patch("pods", "extended", {"spec": {"schedulingGates": None}})
     await until_bound(cluster, {"devices", "extended"})
+    await cluster.create(pod("shares", requests={"memory": "1Mi"}, resourceClaims=test_claims.claims_of("tuned")))
+    await until_bound(cluster, {"shares"})
 
 
 async def _namespace_queue(cluster: Cluster) -> None:
