@@ -295,9 +295,9 @@ def _group_of(template: Template, obj: Json, inventory: Inventory) -> Iterator[F
 def _misspelt(names: Iterable[str], path: str, inventory: Inventory) -> Iterator[Finding]:
     """Warnings about resources that no node of the input offers and whose names resemble one that nodes offer."""
     for name in sorted(names):
-        if meant := inventory.misspelt_resource(name):
-            message = f"no node in the input offers {escaped(name)}; did you mean {meant}?"
-            yield Finding("warning", f'{path}["{name}"]', message, meant)
+        if close := inventory.misspelt_resource(name):
+            message = f"no node in the input offers {escaped(name)}; did you mean {close}?"
+            yield Finding("warning", f'{path}["{name}"]', message, close)
 
 
 def _below_ancestors(queue: str, inventory: Inventory) -> Iterator[Finding]:

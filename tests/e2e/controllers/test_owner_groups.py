@@ -171,7 +171,7 @@ async def _follow_trainer(control_plane: ControlPlane, folder: Path) -> None:
     labels = {"example.com/trainer": "t", "example.com/role": "worker"}
     flag = f"--owner-groups={file}"
     async with _running(control_plane, folder, _definition("example.com", "v1", "Trainer"), _trainer(3), flag) as admin:
-        # Without the right to read the kind, a gang has one pod, and an event tells why.
+        # Without the right to read the kind, a gang has one pod, and an event has the cause.
         await admin.create(_pod("early", {**labels, "example.com/trainer": "unread"}))
         await until(admin, "events", reason="OwnerUnreadable", message="*Trainer*unread*")
         await admin.allow(f"system:serviceaccount:{SYSTEM}:{_ACCOUNT}", [right], everywhere=True)

@@ -206,7 +206,7 @@ def test_a_missing_kubeconfig_is_named(path: str | None, more: dict[str, str], p
         {"client-certificate-data": "client.crt", "client-key-data": "client.key", "token": "abc"},
         {"username": "me"},
     ],
-    ids=["nobody", "token", "password", "both", "file", "certificate", "data", "half a password"],
+    ids=["no user", "token", "password", "both", "file", "certificate", "data", "half a password"],
 )
 @pytest.mark.parametrize(
     "cluster",

@@ -234,9 +234,8 @@ def test_forged_labels_make_one_podgroup_per_pod_at_most_with_an_owner_of_the_na
     assert len(names) <= 60
 
 
-def test_what_is_kept_of_objects_suffices_for_the_rules_of_a_user() -> None:
-    """Pods that only an annotation selects keep their containers in a group, StatefulSets the status of their pods."""
-    rule = """
+#: A rule of a user for pods with an annotation.
+_OF_STATEFUL_SETS = """
 ownerGroups:
 - name: mine
   when: [example.com/gang]
@@ -244,7 +243,11 @@ ownerGroups:
   owners: [{apiVersion: apps/v1, kind: StatefulSet, resource: statefulsets}]
   ownerName: '{example.com/gang}'
 """
-    records = WatchedRecords(parse_owner_rules(rule))
+
+
+def test_what_is_kept_of_objects_suffices_for_the_rules_of_a_user() -> None:
+    """Pods that only an annotation selects keep their containers in a group, StatefulSets the status of their pods."""
+    records = WatchedRecords(parse_owner_rules(_OF_STATEFUL_SETS))
 
     def kept(kind: str, **body: object) -> JsonObject:
         change = records.decode_change(kind, msgspec.json.encode(body))
@@ -264,15 +267,7 @@ ownerGroups:
 
 def test_an_owner_of_a_rule_may_be_a_stateful_set_and_others_have_their_groups() -> None:
     """The PodGroup of the one without the label follows its annotation, as without rules."""
-    rule = """
-ownerGroups:
-- name: mine
-  when: [example.com/gang]
-  group: [{name: 'gang-{example.com/gang}'}]
-  owners: [{apiVersion: apps/v1, kind: StatefulSet, resource: statefulsets}]
-  ownerName: '{example.com/gang}'
-  min: [{role: all, count: spec.replicas}]
-"""
+    rule = f"{_OF_STATEFUL_SETS}  min: [{{role: all, count: spec.replicas}}]\n"
     store = Store(VirtualClock())
     controller = PodGroupController(["capcard-sched"], rules=parse_owner_rules(rule, built_in_rules()))
 
