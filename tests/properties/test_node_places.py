@@ -80,6 +80,12 @@ gangs = st.builds(
     has_port=st.booleans(),
     apart=st.sampled_from(["", "", "zone", "name"]),
     tier=st.integers(0, 2),
+    together=st.just(""),
+    skew=st.just(0),
+    domains=st.just(0),
+    devices=st.just(0),
+    volume=st.just(0),
+    is_exclusive=st.just(value=False),
 )
 #: With rules that depend on other pods and on objects.
 further = st.builds(
