@@ -24,7 +24,7 @@ class SharedDevices(Protocol):
 
     @property
     def offers(self) -> int:
-        """Changes when a node has other devices, whoever uses them."""
+        """Changes when a node has other devices; their use does not count."""
 
     def request_of(self, cls: TaskClass) -> Hashable | None:
         """The request of a class; None when its pods get no shared devices."""
