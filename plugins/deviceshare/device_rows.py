@@ -103,6 +103,8 @@ class DeviceRows:
         self._idle: dict[Cards, Cards] = {}
         #: By kind, how many cards there are of each memory size.
         self._memories: list[Counter[int]] = [Counter() for _ in types]
+        #: Increases when a node has other devices.
+        self.offers = 0
         self._names: list[str] = []
         self._generation = -1
         self._numbers: Numbers = np.zeros(0, dtype=np.int64)
@@ -208,6 +210,7 @@ class DeviceRows:
                 devices.ledgers[index] = CardLedger(offer.uuids, idle)
             else:
                 continue
+            self.offers += devices.ledgers[index] is not known
             devices.notes.clear()  # the pods are booked anew
             self._count_cards(index, known, -1)
             self._count_cards(index, devices.ledgers[index], +1)

@@ -34,6 +34,11 @@ class FreeDevices:
         #: See `SharedDevices`.
         self.epoch = 0
 
+    @property
+    def offers(self) -> int:
+        """See `SharedDevices`."""
+        return self._rows.offers
+
     def request_of(self, cls: TaskClass) -> Hashable | None:
         """The requests of a class by kind of devices; None when it has none."""
         results = self._results.of(cls)

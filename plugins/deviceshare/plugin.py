@@ -8,6 +8,7 @@ import numpy as np
 
 from capcard_sched.framework.api.node_hooks import NODE_AMOUNTS, NODE_PODS, filter, score
 from capcard_sched.framework.api.node_view import FilterResult
+from capcard_sched.framework.api.place_limits import PlaceLimit
 from capcard_sched.framework.api.plugin import Plugin, Reads, Sample
 from capcard_sched.framework.toolkit.annotation_warnings import AnnotationWarnings
 from capcard_sched.model.reasons import DEVICE_REQUEST
@@ -28,7 +29,7 @@ from capcard_sched.plugins.deviceshare.shared_card import CardStates
 from capcard_sched.plugins.deviceshare.vgpu import VgpuDevices
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     import numpy.typing as npt
@@ -90,6 +91,8 @@ class DeviceShare(Plugin):
         self._session: Session
         self.cache = DeviceResultCache(self.types, self.rows, self._cards)
         self._free = FreeDevices(self.name, self.types, self.rows, self.cache)
+        #: What the states of nodes without pods depend on, and these states: int64 [nodes].
+        self._idle: tuple[tuple[int, ...], npt.NDArray[np.int64]] = (), np.zeros(0, dtype=np.int64)
         self._settings = DeviceSettings(given.config_namespace, given.config_map)
         self._warnings = AnnotationWarnings(DEVICE_REQUEST)
 
@@ -215,6 +218,18 @@ class DeviceShare(Plugin):
     def next_node_state(self, cls: TaskClass, number: int) -> int:
         results = self.results(cls)
         return number if results is None else results.after(number)
+
+    def place_limits(self, tasks: Sequence[Task]) -> Iterator[PlaceLimit]:
+        """The nodes whose devices take one of the pods while no pod uses them."""
+        results = self.results(tasks[0].cls)
+        if results is None or not self.rows.by_node:
+            return
+        table = self._session.nodes
+        stamp = self.rows.offers, self._free.epoch, table.generation, len(table)
+        if stamp != self._idle[0]:
+            self._idle = stamp, np.array([self._free.idle_state(node) for node in table.nodes], dtype=np.int64)
+        text = "the nodes whose shared devices take one of them have space for {limit}"
+        yield PlaceLimit(text, nodes=results.scores(self._idle[1]) != _NEVER, key=self.rows.offers)
 
     def _reads_state(self, signature: PodSignature) -> bool:
         return self.results(signature.cls) is not None and not self._reads_cards(signature)

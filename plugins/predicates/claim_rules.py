@@ -26,10 +26,11 @@ from capcard_sched.model.refusal import Code
 from capcard_sched.model.selectors import matches_node_selector
 from capcard_sched.model.status import COMPLETED_STATUSES, SESSION_STATUSES, TaskStatus
 from capcard_sched.plugins.predicates.claim_verdicts import ClaimVerdicts, DeviceSearch, Verdict
+from capcard_sched.plugins.predicates.empty_nodes import EmptyNodes, UnservedClaims
 from capcard_sched.plugins.predicates.extended_claims import HAS_STATUS, ExtendedClaims
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Hashable, Iterator, Sequence
 
     from capcard_sched.devices.allocator import Solution
     from capcard_sched.devices.claims import Claim, ClaimPlan, RequestPlan
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from capcard_sched.devices.inventory import PoolDevice
     from capcard_sched.devices.usage import DeviceUsage
     from capcard_sched.framework.api.node_view import FilterResult, NodeView, Rows
+    from capcard_sched.framework.api.place_limits import PlaceLimit
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.device_objects import Allocation
@@ -135,6 +137,7 @@ class ClaimRules:
         #: By claim key.
         self._refused: dict[str, _Refused] = {}
         self._verdicts, self._extended = ClaimVerdicts(), ExtendedClaims()
+        self._empty = EmptyNodes()
         #: Pod uid to the keys of its claims whose allocations the placement assumed.
         self._placed: dict[str, tuple[str, ...]] = {}
         #: Uids of placed pods whose devices leaving pods still hold.
@@ -282,6 +285,31 @@ class ClaimRules:
                 result.reject(without, Code.UNRESOLVABLE, HAS_STATUS)
             elif here.needs_devices:
                 self._verdicts.reject(self._device_search(here, future=rows.future), rows, result, places)
+
+    def place_limits(self, tasks: Sequence[Task]) -> Iterator[PlaceLimit]:
+        """Of equal pods whose claims have equal content and no devices yet: the devices that nodes have."""
+        if tasks[0].cls.claims and (found := self._unserved(tasks)) is not None:
+            yield from self._empty.place_limits(self._session, found)
+
+    def _unserved(self, tasks: Sequence[Task]) -> UnservedClaims | None:
+        """The claims of equal pods; None if they differ, do not exist yet, have devices or have no plan."""
+        found: list[list[Claim]] = []
+        for task in tasks:
+            claims = [self._ledger.claims.get(key) for key in _keys(task)]
+            if any(each.problem or not each.claim for each in task.cls.claims):
+                return None
+            if any(one is None or one.deleting or self._ledger.allocation(one.key) is not None for one in claims):
+                return None
+            found.append([claim for claim in claims if claim is not None])
+        contents = {tuple([claim.content for claim in claims]) for claims in found}
+        plans = [self._plan(claim) for claim in found[0]]
+        usable = [plan for plan in plans if not isinstance(plan, str)]
+        if len(contents) > 1 or len(usable) < len(plans):
+            return None
+        is_own = len(tasks) == 1 or all(each.template for each in tasks[0].cls.claims)
+        cards = accepted_cards(tasks[0].cls.annotations)
+        restrict = partial(_UsableDevices, cards or None, same_card=False)
+        return UnservedClaims(contents.pop(), usable, is_own, cards, restrict)
 
     def reads_single_nodes(self, claims: PodClaims) -> bool:
         """Whether the search on a node reads the devices of that node alone, and no selector fails on any device."""

@@ -207,16 +207,16 @@ class Predicates(Plugin):
         return Refusal("pre_predicate", self.name, "Unschedulable", error, code=Code.UNRESOLVABLE)
 
     def place_limits(self, tasks: Sequence[Task]) -> Iterator[PlaceLimit]:
-        """Node selector and affinity; host ports and anti-affinity, by which the pods exclude each other."""
+        """Node selector and affinity; host ports, (anti-)affinity and spread of the pods among themselves; claims."""
         cls, index = tasks[0].cls, self._index
         if self._enabled.node_affinity and (mask := index.matching(cls)) is not None:
             yield PlaceLimit("the nodes that match their node selector and affinity have space for {limit}", nodes=mask)
         if self._enabled.node_ports and cls.host_ports:
             port, every = cls.host_ports[0].port, np.arange(len(index), dtype=np.intp)
             yield PlaceLimit(f"the nodes have space for {{limit}} with host port {port}", domains=every)
-        for key in self._rules.apart(tasks):
-            text = f"their pod anti-affinity ({key}) leaves space for {{limit}}"
-            yield PlaceLimit(text, domains=index.column(key).codes)
+        yield from self._rules.place_limits(tasks)
+        yield from self._volumes.place_limits(tasks[0])
+        yield from self._claims.place_limits(tasks)
 
     @filter(reads=NODE_SPEC)
     def filter_by_spec(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:

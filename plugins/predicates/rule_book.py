@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from capcard_sched.framework.api.place_limits import PlaceLimit
 from capcard_sched.framework.toolkit.pod_terms import PodTerms
+from capcard_sched.model.status import COMPLETED_STATUSES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from capcard_sched.framework.toolkit.pod_selectors import PodSelector
     from capcard_sched.framework.toolkit.pod_terms import Spread, TermsOfClass
     from capcard_sched.framework.toolkit.topology_counts import CarriedTerms, CarrierCount, TopologyCount
     from capcard_sched.model.job import Task
@@ -74,14 +77,60 @@ class RuleBook(PodTerms[PodRules]):
         for selector, topology_key in dict.fromkeys(away):
             yield self.counters.carriers(selector, topology_key), 1
 
-    def apart(self, tasks: Sequence[Task]) -> list[str]:
-        """The topology keys of required anti-affinity terms that each of some pods has and that select all of them."""
+    def place_limits(self, tasks: Sequence[Task]) -> Iterator[PlaceLimit]:
+        """Of required terms that each of some equal pods of a job has, and that select all of them."""
         if not self.counters.has_terms(tasks[0].cls):
-            return []
+            return
+        own = [self._of_own(task) for task in tasks]
+        first, index = own[0], self.counters.index
+        if any(one.error for one in own):
+            return
+        for key in self._apart(tasks):
+            text = f"their pod anti-affinity ({key}) leaves space for {{limit}}"
+            yield PlaceLimit(text, domains=index.column(key).codes)
+        if first.matches_itself and all(one.affinity is first.affinity for one in own):
+            towards = tuple(selector for selector, _, sign in self._terms.of(tasks[0]).affinity if sign == _TOWARDS)
+            if self._is_first(tasks, first.affinity, towards):
+                for key in dict.fromkeys(first.affinity_keys):
+                    text = f"their pod affinity ({key}) leaves space for {{limit}}"
+                    yield PlaceLimit(text, nodes=index.column(key).codes >= 0, within=index.column(key).codes)
+        if all(one.spread == first.spread for one in own):
+            yield from self._spread_limits(tasks, first.spread)
+
+    def _spread_limits(self, tasks: Sequence[Task], spread: tuple[Spread, ...]) -> Iterator[PlaceLimit]:
+        for position, rule in enumerate(spread):
+            codes, values = self.counters.index.column(rule.topology_key)
+            text = f"their topology spread ({rule.topology_key}) leaves space for {{limit}}"
+            limit = PlaceLimit(text, nodes=codes >= 0)
+            if rule.pod_count is None or not rule.itself:
+                yield limit
+            elif len(values) < rule.min_domains:
+                yield limit._replace(domains=codes, each=rule.max_skew)
+            elif not rule.honors_taints and self._is_first(
+                tasks, rule.pod_count, (self._terms.of(tasks[0]).spread[position][0],)
+            ):
+                nodes = self.scope(tasks[0].cls, spread, position).nodes
+                yield limit._replace(domains=codes, each=rule.max_skew, beside=nodes)
+            else:
+                yield limit
+
+    def _is_first(
+        self, tasks: Sequence[Task], pod_count: TopologyCount | None, selectors: Sequence[PodSelector]
+    ) -> bool:
+        """Whether selectors select no placed pod, and no pods of the job but these: no other pod opens a domain."""
+        job, own, known = tasks[0].job, {task.uid for task in tasks}, self.counters.namespaces
+        if pod_count is None or pod_count.sum or job is None:
+            return False
+        return not any(
+            all(selector.selects(task.namespace, task.labels, known) for selector in selectors)
+            for task in job.tasks.values()
+            if task.uid not in own and task.status not in COMPLETED_STATUSES
+        )
+
+    def _apart(self, tasks: Sequence[Task]) -> list[str]:
+        """The topology keys of required anti-affinity terms that each of some pods has and that select all of them."""
         terms, known = [self._terms.of(task) for task in tasks], self.counters.namespaces
         away = {(selector, key) for selector, key, sign in terms[0].affinity if sign == _AWAY}
-        if any(one.affinity_error or one.spread_error for one in terms):
-            return []
         return sorted(
             key
             for selector, key in away

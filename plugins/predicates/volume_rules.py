@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from capcard_sched.framework.api.place_limits import PlaceLimit
 from capcard_sched.model.intents import ClaimBinding
 from capcard_sched.model.kinds import CORE_API
 from capcard_sched.model.ownership import owner_of
@@ -28,7 +29,7 @@ from capcard_sched.plugins.predicates.attached_volumes import (
 from capcard_sched.plugins.predicates.volume_market import NOTHING, TO_BE_MADE, VolumeMarket, VolumeReach, score_offers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from capcard_sched.framework.api.node_view import FilterResult, Mask, NodeView, Scores
     from capcard_sched.framework.api.plugin import Placement
@@ -259,6 +260,26 @@ class VolumeRules:
             made_by = self._storage.classes.get(name)
             inside = reach.mask(reach.topologies(made_by.topologies if made_by is not None else ()))
             result.reject(~rows.take(inside), Code.UNRESOLVABLE, UNAVAILABLE)
+
+    def place_limits(self, task: Task) -> Iterator[PlaceLimit]:
+        """Of pods with the claims of this one: the reach of bound volumes, and claims that only one pod may use."""
+        reach = self._current_reach() if task.cls.volumes else None
+        for name in task.cls.volumes if reach is not None else ():
+            claim = self._storage.claims.get(f"{task.namespace}/{name}")
+            if claim is None or reach is None:
+                continue
+            if READ_WRITE_ONCE_POD in claim.access_modes:
+                text = f"their PersistentVolumeClaim {name} (ReadWriteOncePod) leaves space for {{limit}}"
+                yield PlaceLimit(text, domains=np.zeros(len(self._index), dtype=np.intp))
+            volume = self._storage.volumes.get(claim.volume_name) if claim.bound else None
+            if volume is None:
+                continue
+            text = f"the nodes that reach PersistentVolume {volume.name} have space for {{limit}}"
+            key = volume.name, volume.version
+            if self._arguments.volume_zone and (zones := reach.zones(volume)) is not None:
+                yield PlaceLimit(text, nodes=zones, key=(*key, "zone"))
+            if self._binding and volume.affinity is not None:
+                yield PlaceLimit(text, nodes=reach.mask(reach.rows(volume.affinity)), key=key)
 
     def _reject_unreachable(
         self, volumes: Iterable[tuple[str, int]], reason: str, rows: NodeView, result: FilterResult

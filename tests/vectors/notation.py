@@ -38,6 +38,7 @@ from capcard_sched.model.card_budgets import ROLLING, hours_text, use_of
 from capcard_sched.model.card_registration import RegisteredCard, encode_registration
 from capcard_sched.model.kinds import KINDS
 from capcard_sched.model.kube_groups import KubePodGroup, translated
+from capcard_sched.model.objects import PodObject
 from capcard_sched.model.usage import NodeUsage
 from capcard_sched.testing import Harness
 from capcard_sched.testing.storage import on_nodes
@@ -275,6 +276,13 @@ class VectorHarness(Harness):
         status = {"allocation": {"devices": {"results": results}}} if got else {}
         meta = {"namespace": "default", "uid": f"{name}-uid"}
         self.object(name, kind="ResourceClaim", metadata=meta, spec={"devices": {"requests": requests}}, status=status)
+
+    def generated(self, name: str, *, claim: str) -> None:
+        """The status of a pod names the ResourceClaim that is generated for its only entry."""
+        obj = self._pods[f"default/{name}"]
+        [entry] = obj["spec"]["resourceClaims"]
+        obj["status"]["resourceClaimStatuses"] = [{"name": entry["name"], "resourceClaimName": claim}]
+        self._deltas.append(deltas.ObjectChanged(msgspec.convert(obj, PodObject)))
 
     def uses(self, node: str) -> list[tuple[int, int, int]]:
         """Number, memory and cores in use of each card."""

@@ -7,22 +7,32 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from capcard_sched.framework.api.node_view import Mask, Rows
-    from capcard_sched.model.resources import Vector
+    from capcard_sched.model.resources import Matrix, Vector
 
 
 class PlaceLimit(NamedTuple):
     """One limit, whatever other pods, cordons and taints there are."""
 
-    #: What limits, for messages: `the nodes that match their node selector have space for {limit}`. Equal texts for
-    #: pods of a class are equal limits.
+    #: What limits, for messages: `the nodes that match their node selector have space for {limit}`.
     text: str
     #: bool [nodes]: the nodes that hold any of the pods; None for all.
     nodes: Mask | None = None
-    #: intp [nodes]: the domain of each node, of which each holds one of the pods; -1 for none.
+    #: int64 [nodes]: the pods that each node holds at most; None for any number.
+    most: Vector | None = None
+    #: intp [nodes]: the domain of each node, of which each holds `each` of the pods; -1 for none.
     domains: Rows | None = None
+    each: int = 1
+    #: bool [nodes]: no domain holds more than `each` pods above the emptiest domain of these nodes; None for no such
+    #: domain.
+    beside: Mask | None = None
+    #: intp [nodes]: the domain of each node, one of which holds all of the pods; -1 for none.
+    within: Rows | None = None
+    #: What the limit depends on besides the pods, the text and the labels of the nodes: limits with equal texts and
+    #: keys for pods of a class are equal.
+    key: Hashable = ()
 
 
 def most_places(fitting: Vector, limits: Sequence[PlaceLimit], groups: Sequence[Rows]) -> int:
@@ -34,15 +44,52 @@ def most_places(fitting: Vector, limits: Sequence[PlaceLimit], groups: Sequence[
     for limit in limits:
         if limit.nodes is not None:
             places = np.where(limit.nodes, places, 0)
-    domains = [limit.domains for limit in limits if limit.domains is not None]
+        if limit.most is not None:
+            places = np.minimum(limit.most, places)
     parts = groups or [np.arange(len(places), dtype=np.intp)]
-    return max(_most_apart(places[rows], [found[rows] for found in domains]) for rows in parts)
+    return max(_most_of(places, limits, rows) for rows in parts)
 
 
-def _most_apart(places: Vector, domains: Sequence[Rows]) -> int:
-    """The pods of some nodes where each domain holds one; the scarcest of several kinds of domains decides."""
-    found = [int(places.sum())]
-    for codes in domains:
-        outside = int(places[codes < 0].sum())
-        found.append(outside + len(np.unique(codes[(codes >= 0) & (places > 0)])))
+def most_together(requests: Matrix, counts: Vector, totals: Vector) -> tuple[int, int]:
+    """An upper bound on the pods of several classes whose amounts nodes have in all, and the column that limits them.
+
+    `requests`: int64 [classes, resources]; `counts`: int64 [classes], their pods; `totals`: int64 [resources].
+    """
+    found = int(counts.sum()), -1
+    for column in np.flatnonzero(requests.any(axis=0)).tolist():
+        pods, left = 0, int(totals[column])
+        for row in np.argsort(requests[:, column], kind="stable").tolist():
+            amount, count = int(requests[row, column]), int(counts[row])
+            taken = min(count, left // amount) if amount else count
+            pods, left = pods + taken, left - taken * amount
+            if taken < count:
+                break
+        found = min(found, (pods, column))
+    return found
+
+
+def _most_of(places: Vector, limits: Sequence[PlaceLimit], rows: Rows) -> int:
+    """The pods of some nodes; the scarcest of several kinds of domains decides."""
+    here = places[rows]
+    found = [int(here.sum())]
+    for limit in limits:
+        if limit.domains is not None:
+            codes = limit.domains[rows]
+            most = limit.each + (0 if limit.beside is None else _least(places, limit.domains, limit.beside))
+            found.append(int(here[codes < 0].sum()) + int(np.minimum(_by_domain(here, codes), most).sum()))
+        if limit.within is not None:
+            found.append(int(_by_domain(here, limit.within[rows]).max(initial=0)))
     return min(found)
+
+
+def _by_domain(places: Vector, codes: Rows) -> Vector:
+    """The pods of each domain: int64 [domains]."""
+    sums = np.zeros(int(codes.max(initial=-1)) + 1, dtype=np.int64)
+    np.add.at(sums, codes[codes >= 0], places[codes >= 0])
+    return sums
+
+
+def _least(places: Vector, codes: Rows, nodes: Mask) -> int:
+    """The pods of the domain of some nodes that holds fewest; 0 without a domain."""
+    own = np.unique(codes[nodes & (codes >= 0)])
+    return int(_by_domain(places, codes)[own].min()) if len(own) else 0

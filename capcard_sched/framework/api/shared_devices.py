@@ -22,6 +22,10 @@ class SharedDevices(Protocol):
     def epoch(self) -> int:
         """Changes when numbers or requests get another meaning."""
 
+    @property
+    def offers(self) -> int:
+        """Changes when a node has other devices; their use does not count."""
+
     def request_of(self, cls: TaskClass) -> Hashable | None:
         """The request of a class; None when its pods get no shared devices."""
 

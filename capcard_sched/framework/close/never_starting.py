@@ -32,12 +32,13 @@ class NeverStarting:
     def report(self, session: Session) -> list[Job]:
         """Events and condition of each job whose minimum exceeds a limit of its queue, of an ancestor or of the nodes.
 
-        Touched jobs are checked, and every waiting job once the nodes changed. Returns those with the condition that
-        are not touched. The events repeat only with another text; a pod that is created later has its own.
+        Touched jobs are checked, those with another limit, and every waiting job once the nodes changed. Returns those
+        with the condition that are not touched. The events repeat only with another text; a pod that is created later
+        has its own.
         """
-        row, jobs = CAN_NEVER_START, session.jobs
-        keys, others = set(session.results.touched_jobs), []
-        if session.carry_over.node_places.is_changed:
+        row, jobs, places = CAN_NEVER_START, session.jobs, session.carry_over.node_places
+        keys, others = session.results.touched_jobs | places.moved, []
+        if places.is_changed:
             keys |= {key for key, job in jobs.items() if job.pending and not job.is_ready()}
         for key in sorted(keys):
             job = jobs.get(key)

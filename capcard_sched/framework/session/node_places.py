@@ -7,11 +7,11 @@ network topology lower the count for jobs without a placed pod: a node with a po
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from capcard_sched.framework.api.place_limits import PlaceLimit, most_places
+from capcard_sched.framework.api.place_limits import PlaceLimit, most_places, most_together
 from capcard_sched.framework.placement.hypernode_bounds import PLACED
 from capcard_sched.model.autoscaled_groups import places_of
 from capcard_sched.model.refusal import ExceededLimit, Figures
@@ -19,7 +19,7 @@ from capcard_sched.model.resources import PODS_COLUMN
 from capcard_sched.model.status import COMPLETED_STATUSES
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from capcard_sched.framework.api.dispatch import Dispatch
     from capcard_sched.framework.api.node_view import Mask, Rows
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job, Node
     from capcard_sched.model.resources import Matrix, Vector
     from capcard_sched.model.task_class import TaskClass
+    from capcard_sched.state.changes import Changes
 
 
 class _Shapes(NamedTuple):
@@ -53,6 +54,10 @@ class _NodeFacts(NamedTuple):
     labels: Mapping[str, str]
 
 
+#: How `Changes` names the objects on which limits of pods with claims depend; claims are `namespace/name`.
+_READ_KINDS: Final = ("DeviceClass ", "PersistentVolume ", "ResourceSlice ")
+#: Kept counts under limits: claims and volumes differ by job.
+_MOST_LIMITED: Final = 16_384
 _UNKNOWN = _NodeFacts(-1, frozenset(), {})
 
 
@@ -76,9 +81,15 @@ class NodePlaces:
         self._facts: dict[str, _NodeFacts] = {}
         #: `HyperNodeTree.version`.
         self._tree = -1
-        #: The places of a class under limits, by the class and the texts of the limits: O(nodes) each
+        #: The places of a class under limits, by the class and the texts and keys of the limits: O(nodes) each
         #: (0.12 ms for 5,000 nodes; 0.01 ms kept).
         self._limited: dict[Hashable, int] = {}
+        #: By key of a waiting job: the claims of its pods, of volumes and of devices, `namespace/name`.
+        self._claims: dict[str, frozenset[str]] = {}
+        #: Keys of the jobs with another limit than in the last session.
+        self.moved: set[str] = set()
+        #: The registrations of shared devices that were counted.
+        self._offers: Hashable = None
         #: The shapes of nodes, and those with each wanted set of cards: O(shapes) in place of O(nodes) per class.
         #: (Scene W3 counts 122 classes on 1,000 nodes.)
         self._shapes: _Shapes | None = None
@@ -91,6 +102,10 @@ class NodePlaces:
 
     def _refresh(self, snapshot: Snapshot) -> None:
         table, tree = snapshot.nodes, snapshot.tree.version
+        offers = None if snapshot.shared_devices is None else snapshot.shared_devices.offers
+        if offers != self._offers:
+            self._offers, self._is_stale = offers, True
+            self._limited.clear()
         if table.generation == self._generation and tree == self._tree:
             return
         former, before = self._facts, self._amounts
@@ -113,6 +128,18 @@ class NodePlaces:
             self._is_stale = True
             self._limited.clear()
 
+    def jobs_of(self, changed: Changes) -> set[str]:
+        """The keys of jobs whose pods have changed claims, or any claims where volumes, slices or classes changed."""
+        if not self._claims or not (changed.devices or changed.volumes):
+            return set()
+        names = changed.devices | changed.volumes
+        everything = any(name.startswith(_READ_KINDS) for name in names)
+        return {key for key, claims in self._claims.items() if everything or not claims.isdisjoint(names)}
+
+    def forget(self, key: str) -> None:
+        """Drops what a job that is gone, or no longer waits, depends on."""
+        self._claims.pop(key, None)
+
     def shortage(
         self, snapshot: Snapshot, dispatch: Dispatch, job: Job, groups: tuple[AutoscaledGroup, ...] = ()
     ) -> ExceededLimit | None:
@@ -123,8 +150,10 @@ class NodePlaces:
         """
         self._refresh(snapshot)
         most = max(job.min_available, *job.min_task_member.values(), 0)
+        classes = {task.cls for task in job.tasks.values()}
+        self._note_claims(job, classes)
         scarce: dict[TaskClass, int] = {}
-        for cls in {task.cls for task in job.tasks.values()}:
+        for cls in classes:
             if cls not in self._places:
                 self._places[cls] = self._count(snapshot, dispatch, cls)
             places = self._places[cls]
@@ -133,22 +162,59 @@ class NodePlaces:
                 if further is not None and places + further < most:
                     scarce[cls] = places + further
         found = [
-            (places - needed, self._scarcest(snapshot, dispatch, cls), places)
-            for cls, needed in (_needed(job) if scarce else ())
-            if (places := scarce.get(cls)) is not None and places < needed
+            (held - needed, self._scarcest(snapshot, dispatch, kind[0]), held)
+            for kind, needed in (_needed(job) if scarce else ())
+            if all(cls in scarce for cls in kind) and (held := max(scarce[cls] for cls in kind)) < needed
         ]
         if not found:
-            return None if groups or job.count(PLACED) else self._limited_shortage(snapshot, dispatch, job)
+            if groups:
+                return None
+            found_in_all = self._shortage_in_all(snapshot, job) if len(classes) > 1 else None
+            if found_in_all is not None or job.count(PLACED):
+                return found_in_all
+            return self._limited_shortage(snapshot, dispatch, job)
         missing, resource, pods = min(found)  # the order of the pods must not matter
         return ExceededLimit(Figures(resource, pods - missing, pods - missing, pods), "")
+
+    def _shortage_in_all(self, snapshot: Snapshot, job: Job) -> ExceededLimit | None:
+        """The same for pods of several classes, by the sums of their amounts."""
+        counts: Counter[bytes] = Counter()
+        requests: dict[bytes, Vector] = {}
+        live = Counter(task.cls for task in job.tasks.values() if task.status not in COMPLETED_STATUSES)
+        for cls, count in live.items():
+            key = cls.fit_request.tobytes()
+            counts[key] += count
+            requests[key] = cls.fit_request
+        if len(counts) < 2 or not len(snapshot.nodes):
+            return None
+        needed = min(job.min_available - len(job.tasks) + live.total(), live.total())
+        if None not in self._usable:
+            self._usable[None] = self._with_cards(snapshot, None)
+        allocatable, nodes = self._usable[None]
+        amounts = np.array(list(requests.values()), dtype=np.int64)
+        pods, column = most_together(amounts, np.array(list(counts.values()), dtype=np.int64), nodes @ allocatable)
+        if pods >= needed:
+            return None
+        return ExceededLimit(Figures(snapshot.resources.names[column], needed, needed, pods), "")
+
+    def _note_claims(self, job: Job, classes: Iterable[TaskClass]) -> None:
+        found = {f"{job.namespace}/{name}" for cls in classes for name in cls.volumes}
+        found |= {f"{job.namespace}/{each.claim}" for cls in classes for each in cls.claims if each.claim}
+        if found:
+            self._claims[job.key] = frozenset(found)
+        else:
+            self._claims.pop(job.key, None)
 
     def _limited_shortage(self, snapshot: Snapshot, dispatch: Dispatch, job: Job) -> ExceededLimit | None:
         """The same by limits of equal pods beside each other. O(pods); O(nodes) once per class and set of limits."""
         calls = dispatch.entries("place_limits")
         domains, topology = _domains(snapshot, job)
         found: list[tuple[int, int, str]] = []
-        for cls, needed in _needed(job) if calls or domains else ():
-            tasks = [task for task in job.tasks.values() if task.cls is cls and task.status not in COMPLETED_STATUSES]
+        for (cls, *_), needed in _needed(job) if calls or domains else ():
+            kind = _kind(cls)
+            tasks = [
+                task for task in job.tasks.values() if _kind(task.cls) == kind and task.status not in COMPLETED_STATUSES
+            ]
             limits: list[PlaceLimit] = [limit for _, call in calls for limit in call(tasks)]
             if not (limits or domains):
                 continue
@@ -177,13 +243,16 @@ class NodePlaces:
         """The pods of a class that the nodes of one of some domains hold, or all nodes; None without usable nodes."""
         if self._places.get(cls) is None:
             return None
-        key = cls, *(limit.text for limit in limits), topology
+        key = _kind(cls), *((limit.text, limit.key) for limit in limits), topology
         if key not in self._limited:
+            if len(self._limited) >= _MOST_LIMITED:
+                self._limited.clear()
             allocatable = snapshot.nodes.allocatable
             columns = cls.fit_request.nonzero()[0]
             fitting: Vector = (allocatable[:, columns] // cls.fit_request[columns]).min(axis=1)
             usable: Mask = allocatable[:, PODS_COLUMN] > 0
-            if (wanted := _wanted(dispatch, cls)) is not None:
+            # Cards of claims are those of devices; the classes of a kind may have claims of different content.
+            if not cls.alike and (wanted := _wanted(dispatch, cls)) is not None:
                 cards = [self._facts_of(snapshot, node).cards for node in snapshot.nodes.nodes]
                 usable &= np.array([not wanted.isdisjoint(one) for one in cards], dtype=bool)
             self._limited[key] = most_places(np.where(usable, fitting, 0), limits, domains)
@@ -278,15 +347,23 @@ def _named(dispatch: Dispatch, cls: TaskClass) -> frozenset[str] | None:
     return frozenset(cards.names) if cards is not None and cards.names else None
 
 
-def _needed(job: Job) -> Iterator[tuple[TaskClass, int]]:
-    """Class to the number of its pods, placed ones included, that the minimum needs, whatever the others."""
+def _kind(cls: TaskClass) -> Hashable:
+    """Equal for the classes that differ in the names of generated claims alone."""
+    return cls.alike or cls
+
+
+def _needed(job: Job) -> Iterator[tuple[list[TaskClass], int]]:
+    """The classes of a kind to the number of their pods, placed ones included, that the minimum needs."""
     live = [task for task in job.tasks.values() if task.status not in COMPLETED_STATUSES]
-    counts = Counter(task.cls for task in live)
+    counts = Counter(_kind(task.cls) for task in live)
     done = len(job.tasks) - len(live)
-    for cls, count in counts.items():
+    classes: dict[Hashable, dict[TaskClass, None]] = {}
+    for task in live:
+        classes.setdefault(_kind(task.cls), {})[task.cls] = None
+    for kind, count in counts.items():
         needed = job.min_available - done - (len(live) - count)
         for role, minimum in job.min_task_member.items() if job.checks_roles else ():
-            if all(task.cls is cls for task in live if task.role == role):
+            if all(_kind(task.cls) == kind for task in live if task.role == role):
                 needed = max(needed, minimum)
         if needed > 0:
-            yield cls, needed
+            yield list(classes[kind]), needed

@@ -17,16 +17,25 @@ def mark_oversized(session: Session) -> None:
     """
     places, jobs, changed = session.carry_over.node_places, session.jobs, session.changed
     places.begin_session(session.snapshot)
-    for key in sorted(jobs if places.is_changed or changed.everything else changed.jobs & jobs.keys()):
+    places.moved.clear()
+    for key in changed.jobs - jobs.keys():
+        places.forget(key)
+    touched = changed.jobs | places.jobs_of(changed)
+    for key in sorted(jobs if places.is_changed or changed.everything else touched & jobs.keys()):
         job = jobs[key]
         limit, before = session.results.guarded(job, lambda job: _limit_of(session, job)), job.node_limit
         job.node_limit = limit
+        if limit != before:
+            places.moved.add(key)
         if (limit is None) is not (before is None):
             session.dispatch.notify("reservation_changed", job)
 
 
 def _limit_of(session: Session, job: Job) -> ExceededLimit | None:
     carry_over = session.carry_over
-    if job.is_ready() or (carry_over.expects_nodes and not carry_over.node_groups):
+    if job.is_ready():
+        carry_over.node_places.forget(job.key)
+        return None
+    if carry_over.expects_nodes and not carry_over.node_groups:
         return None
     return carry_over.node_places.shortage(session.snapshot, session.dispatch, job, carry_over.node_groups)

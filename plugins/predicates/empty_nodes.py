@@ -1,0 +1,173 @@
+"""The devices of nodes without pods: where equal pods get devices for their ResourceClaims, and how many of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from capcard_sched.cel.values import EvaluationError
+from capcard_sched.devices.allocator import Allocator, NodeError
+from capcard_sched.devices.claims import AllocationError
+from capcard_sched.devices.device_card import card_of
+from capcard_sched.devices.usage import DeviceUsage
+from capcard_sched.framework.api.place_limits import PlaceLimit
+from capcard_sched.framework.toolkit.device_cards import is_accepted
+from capcard_sched.model.objects import Toleration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator, Sequence
+
+    from capcard_sched.devices.claims import ClaimPlan, RequestPlan
+    from capcard_sched.devices.constraints import Constraint
+    from capcard_sched.devices.inventory import DeviceInventory, DevicePool, PoolDevice
+    from capcard_sched.framework.api.node_view import Rows
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.job import Node
+    from capcard_sched.model.resources import Vector
+
+#: Kinds of nodes, by their devices, on which devices are searched for each content of claims; others hold any number.
+_MOST_SHAPES: Final = 64
+#: Contents of claims whose results are kept.
+_MOST_CONTENTS: Final = 1024
+_UNLIMITED: Final = 1 << 40
+#: Taints of devices may end, as those of nodes.
+_EVERY_TAINT: Final = (Toleration(operator="Exists"),)
+
+
+class UnservedClaims(NamedTuple):
+    """The claims of equal pods."""
+
+    #: Of the claims and of what restricts their devices.
+    content: Hashable
+    plans: Sequence[ClaimPlan]
+    #: Whether each pod has claims of its own.
+    is_own: bool
+    #: The cards that the pods accept; () for all.
+    cards: tuple[str, ...]
+    #: Refuses other devices during a search.
+    restrict: Callable[[], Constraint]
+
+
+class EmptyNodes:
+    """Results are kept until slices, classes or the nodes of slices change."""
+
+    def __init__(self) -> None:
+        self._version: tuple[int, frozenset[str] | None] = -1, None
+        self._generation = -1
+        #: By name of a node: its pools, and the number of its shape.
+        self._known: dict[str, tuple[tuple[DevicePool, ...], int]] = {}
+        self._numbers: dict[Hashable, int] = {}
+        #: By shape: a node.
+        self._samples: list[Node] = []
+        #: intp [nodes]: the shape of each.
+        self._shapes: Rows = np.zeros(0, dtype=np.intp)
+        #: Whether there are devices, and no slice of a pool is missing: drivers publish them.
+        self._is_complete = False
+        #: By content: the pods that a node of each shape holds, int64 [shapes].
+        self._places: dict[Hashable, Vector] = {}
+
+    def place_limits(self, session: Session, claims: UnservedClaims) -> Iterator[PlaceLimit]:
+        inventory = session.snapshot.devices
+        self._renew(session, inventory)
+        if not self._is_complete:
+            return
+        key = claims.content, claims.cards, claims.is_own
+        if key not in self._places:
+            if len(self._places) >= _MOST_CONTENTS:
+                self._places.clear()
+            self._places[key] = np.zeros(0, dtype=np.int64)
+        most = self._places[key]
+        if len(most) < len(self._samples):
+            more = range(len(most), len(self._samples))
+            places = [_places(inventory, self._samples[at], claims) if at < _MOST_SHAPES else _UNLIMITED for at in more]
+            most = self._places[key] = np.concatenate([most, np.array(places, dtype=np.int64)])
+        text = "the devices that match their ResourceClaims have space for {limit}"
+        yield PlaceLimit(text, most=most.take(self._shapes), key=(key, *self._version))
+
+    def _renew(self, session: Session, inventory: DeviceInventory) -> None:
+        """O(nodes) after a change of nodes or devices, and O(devices of the changed ones)."""
+        version = inventory.version, inventory.read_attributes()
+        if version == self._version and session.nodes.generation == self._generation:
+            return
+        if version != self._version:
+            self._known, self._numbers, self._samples, self._places = {}, {}, [], {}
+        self._version, self._generation = version, session.nodes.generation
+        before, self._known, self._is_complete = self._known, {}, True
+        for node in session.nodes.nodes:
+            pools = inventory.pools(node.name, node.labels)
+            known = before.get(node.name)
+            number = known[1] if known is not None and known[0] is pools else self._number(node, pools)
+            self._known[node.name] = pools, number
+            self._is_complete &= not any(pool.incomplete for pool in pools)
+        self._is_complete &= any(pools for pools, _ in self._known.values())
+        self._shapes = np.array([number for _, number in self._known.values()], dtype=np.intp)
+
+    def _number(self, node: Node, pools: tuple[DevicePool, ...]) -> int:
+        read = self._version[1]
+        shape = tuple(
+            (
+                pool.id[0],
+                bool(pool.invalid),
+                tuple(pool.counters.items()),
+                tuple([
+                    (each.content.part(read), card_of(each), each.is_shared, tuple(each.counters.items()))
+                    for each in pool.devices
+                ]),
+            )
+            for pool in pools
+        )  # fmt: skip
+        found = self._numbers.setdefault(shape, len(self._samples))
+        if found == len(self._samples):
+            self._samples.append(node)
+        return found
+
+
+def _places(inventory: DeviceInventory, node: Node, claims: UnservedClaims) -> int:
+    """An upper bound on the pods that get devices on a node together, whichever of its devices have taints."""
+    plans = [
+        plan._replace(requests=tuple(tuple(map(_tolerant, each)) for each in plan.requests)) for plan in claims.plans
+    ]
+    allocator = Allocator(inventory, DeviceUsage(inventory), node.name, node.labels, constraints=(claims.restrict(),))
+    try:
+        allocator.allocate(plans)
+    except NodeError as error:
+        if error.result == "no_devices":
+            return 0
+    except AllocationError:
+        pass  # another device in use may spare the selector or the capacity that fails
+    return _most(inventory, node, claims) if claims.is_own else _UNLIMITED
+
+
+def _tolerant(request: RequestPlan) -> RequestPlan:
+    return request._replace(tolerations=_EVERY_TAINT)
+
+
+def _most(inventory: DeviceInventory, node: Node, claims: UnservedClaims) -> int:
+    """The devices that some requests match, over the devices that a pod needs of them."""
+    requests = [alternatives for plan in claims.plans for alternatives in plan.requests]
+    pools = inventory.pools(node.name, node.labels)
+    devices = [
+        device for pool in pools for device in pool.devices if not claims.cards or is_accepted(device, claims.cards)
+    ]
+    found = _UNLIMITED
+    for some in (requests, *([one] for one in requests)):
+        needed = sum(min(map(_size, alternatives)) for alternatives in some)
+        if not needed:
+            continue
+        matching = [device for device in devices if any(_may_match(one, device) for each in some for one in each)]
+        if not any(device.is_shared for device in matching):
+            found = min(found, len(matching) // needed)
+    return found
+
+
+def _size(request: RequestPlan) -> int:
+    """The devices that a request takes from others, at least."""
+    return 0 if request.admin_access else 1 if request.all_devices else request.devices
+
+
+def _may_match(request: RequestPlan, device: PoolDevice) -> bool:
+    try:
+        return all(device.content.matches(selector.program) for selector in request.selectors)
+    except EvaluationError:
+        return True
