@@ -1,4 +1,4 @@
-"""The CustomResourceDefinition of ProvisioningRequests with the fields alone, for an API server without the autoscaler."""
+"""The CustomResourceDefinition of ProvisioningRequests: its fields alone, for an API server without an autoscaler."""
 
 from __future__ import annotations
 
