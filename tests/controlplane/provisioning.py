@@ -91,5 +91,5 @@ async def set_condition(cluster: Cluster, name: str, kind: str, message: str = "
     found = await cluster.get(PROVISIONING, name)
     stamp = format_timestamp(time.time() - before)
     row = {"type": kind, "status": "True", "reason": kind, "message": message, "lastTransitionTime": stamp}
-    rows = [*(found.get("status") or {}).get("conditions") or [], row]
-    await cluster.patch(PROVISIONING, name, {"status": {"conditions": rows}}, subresource="status")
+    former = (found.get("status") or {}).get("conditions") or []
+    await cluster.patch(PROVISIONING, name, {"status": {"conditions": [*former, row]}}, subresource="status")
