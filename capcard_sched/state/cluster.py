@@ -131,8 +131,7 @@ class ClusterState:
         self.numa = self._tables.numa.numa
         #: Data of the ConfigMaps that plugins read, by `namespace/name`.
         self.config_maps = self._tables.config_maps
-        self.volumes = self._tables.volumes.storage
-        self.assume_volumes = self._tables.volumes.assume
+        self.volumes, self.assume_volumes = self._tables.volumes.storage, self._tables.volumes.assume
 
         self._accounting = Accounting(self.nodes, self.queues, self.deleted_queues, self.changes)
         # Statements call these once per gang: bound methods without a call in between.
