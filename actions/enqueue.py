@@ -14,6 +14,8 @@ from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import PHASE_INQUEUE
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
 
@@ -59,11 +61,19 @@ class Enqueue(Action):
 
     def execute(self, session: Session) -> None:
         self._requeue_impossible(session)
+        failed = self._requeue_failed(session)
         if self.arguments.inqueue_timeout_seconds:
             self._requeue_stuck(session)
         rounds, requeued = Rounds(session, self.name, "job_enqueueable"), self._requeued_at
         later = []
         for job in session.to_admit():
+            if job.key in failed:
+                row = reasons.PROVISIONING_BACKOFF
+                session.results.refuse(
+                    job,
+                    Refusal("job_enqueueable", "", row.code, row.text, queue=job.queue, pods_too=True, in_order=True),
+                )
+                continue
             if job.key in requeued:
                 later.append(job)
             else:
@@ -109,6 +119,22 @@ class Enqueue(Action):
                         session.requeue(job)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 session.results.record_hook_error(job, error)
+
+    def _requeue_failed(self, session: Session) -> AbstractSet[str]:
+        """Requeues admitted jobs whose ProvisioningRequest failed, for the jobs that wait behind them.
+
+        Returns the keys of the waiting jobs in that state.
+        """
+        if not session.carry_over.provisioning_class:
+            return frozenset()
+        jobs, failed = session.jobs, session.state.provisioning.failed(session.jobs, session.now)
+        waiting = [job for job in session.to_admit() if job.key not in failed] if failed else []
+        waited_for = session.failed_attempts.refused_queues.union(job.queue for job in waiting)
+        for key in sorted(failed):
+            job = jobs[key]
+            if job.phase is PHASE_INQUEUE and job.queue in waited_for and not job.allocated_tasks:
+                session.requeue(job)
+        return failed
 
     def _requeue_stuck(self, session: Session) -> None:
         """Requeues admitted jobs without progress for the jobs that wait behind them. O(changed and overdue jobs)."""

@@ -42,6 +42,7 @@ TEMPLATES = {
     "base/admission-tenants.yaml": f"and {POLICIES}",
     "eviction-api/rbac.yaml": ".Values.custom.eviction_api_enable",
     "podgroup-status/rbac.yaml": ".Values.custom.podgroup_status_enable",
+    "provisioning/rbac.yaml": ".Values.custom.provisioning_request_class",
     "alerts/prometheusrule.yaml": ".Values.custom.prometheus_rule_enable",
     "controllers/serviceaccount.yaml": CONTROLLERS,
     "controllers/rbac-controllers.yaml": CONTROLLERS,

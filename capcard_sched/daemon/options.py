@@ -31,6 +31,7 @@ from capcard_sched.daemon.compat_flags import CompatFlags
 from capcard_sched.daemon.flag_values import AddressFlag, LabelMatch
 from capcard_sched.framework.session.half_gangs import HALF_GANG_SECONDS
 from capcard_sched.model.autoscaling import AutoscalingOptions
+from capcard_sched.model.provisioning import ProvisioningClass
 from capcard_sched.model.timestamps import format_duration
 
 SCHEDULING: Final = Group("Scheduling", sort_key=2)
@@ -98,6 +99,11 @@ class Options(LeaderOptions):
 
     node_autoscaling: Annotated[bool, switch(SCHEDULING)] = False
     """Admit jobs that only the size of the cluster holds back, so that an autoscaler adds nodes for their pods."""
+
+    provisioning_request_class: Annotated[ProvisioningClass, flag(SCHEDULING, show_default=False, metavar="CLASS")] = ""
+    """Create a ProvisioningRequest of this class for each gang that lacks nodes, instead of the condition Unschedulable
+    of its pods: check-capacity.autoscaling.x-k8s.io or best-effort-atomic-scale-up.autoscaling.x-k8s.io. Default: none.
+    Implies --node-autoscaling."""
 
     default_queue: Annotated[str, flag(SCHEDULING, values.name, metavar="NAME")] = "default"
     """Queue of PodGroups that name none; created at startup if it does not exist."""
@@ -198,7 +204,9 @@ class Options(LeaderOptions):
     def autoscaling(self) -> AutoscalingOptions:
         """The parameters of the core that autoscaling of nodes needs."""
         return AutoscalingOptions(
-            precise_reasons=self.pod_pending_reasons == "precise", expects_nodes=self.node_autoscaling
+            precise_reasons=self.pod_pending_reasons == "precise",
+            expects_nodes=self.node_autoscaling,
+            provisioning_class=self.provisioning_request_class,
         )
 
     @property
@@ -209,6 +217,8 @@ class Options(LeaderOptions):
     def problems(self) -> list[str]:
         """Invalid combinations of flags, one line each."""
         found = super().problems()
+        if self.provisioning_request_class and self.pod_pending_reasons == "volcano":
+            found.append("--provisioning-request-class: needs --pod-pending-reasons=precise")
         if (self.tls_cert_file is None) != (self.tls_private_key_file is None):
             found.append("--tls-cert-file and --tls-private-key-file: set both or neither")
         if self.ca_cert_file is not None and self.tls_cert_file is None:

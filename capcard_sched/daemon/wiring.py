@@ -91,6 +91,7 @@ async def open_backend(
     kinds = chosen_kinds(
         node_selector=[(match.label, match.value) for match in options.node_selector],
         priority_classes=options.priority_class,
+        provisioning=bool(options.provisioning_request_class),
         config_maps=thread.config_maps(),
     )
     return Backend(client, Informers(client, thread.deliver, observer, kinds), writer, leadership)

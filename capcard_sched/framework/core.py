@@ -98,8 +98,8 @@ class Core:
         self._observe: FailureObserver = lambda *_: None
         self._autoscaling = autoscaling
         self._closer, self._memory = SessionCloser(timer, precise=autoscaling.precise_reasons), CarryOver()
-        if autoscaling.expects_nodes:
-            self._memory.expect_nodes()
+        if autoscaling.expects_nodes or autoscaling.provisioning_class:
+            self._memory.expect_nodes(autoscaling.provisioning_class)
         self._half_gangs, self._problem_events = HalfGangs(half_gang_timeout), ProblemEvents()
         self._unused_claims = UnusedClaims()
         self._sessions, self._calls_webhooks = 0, calls_webhooks

@@ -14,6 +14,7 @@ from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.kinds import KIND_BY_NAME, Kind, WatchRule, group_of
 from capcard_sched.model.kube_groups import KUBE_API, KUBE_GROUP, KubePodGroup, job_name, translated
 from capcard_sched.model.objects import ObjectMeta
+from capcard_sched.model.provisioning import PROVISIONING_REQUEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -108,10 +109,12 @@ def chosen_kinds(
     *,
     node_selector: Iterable[tuple[str, str]] = (),
     priority_classes: bool = True,
+    provisioning: bool = False,
     config_maps: Iterable[tuple[str, str]] = (),
 ) -> tuple[WatchedKind[Any], ...]:
     """`KINDS` under the flags: nodes with one of these labels (all without labels), PriorityClasses or not.
 
+    `provisioning`: with ProvisioningRequests.
     `config_maps`: namespace and name of each ConfigMap that a plugin reads.
     """
     wanted = tuple(node_selector)
@@ -123,7 +126,7 @@ def chosen_kinds(
     chosen = [
         replace(kind, selects=selected) if kind.name == "Node" and wanted else kind
         for kind in KINDS
-        if priority_classes or kind.name != "PriorityClass"
+        if (priority_classes or kind.name != "PriorityClass") and (provisioning or kind.name != PROVISIONING_REQUEST)
     ]
     return (*chosen, *config_map_kinds(config_maps))
 

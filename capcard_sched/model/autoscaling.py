@@ -14,6 +14,8 @@ class AutoscalingOptions(msgspec.Struct, frozen=True, kw_only=True):
     precise_reasons: bool = True
     #: Jobs that only the size of the cluster holds back are admitted: an autoscaler adds nodes for their pods.
     expects_nodes: bool = False
+    #: Class of the ProvisioningRequests of gangs that lack nodes; "" makes none.
+    provisioning_class: str = ""
 
 
 DEFAULT_AUTOSCALING: Final = AutoscalingOptions()

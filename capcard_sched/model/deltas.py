@@ -89,6 +89,18 @@ class EvictFailed(_Delta, frozen=True):
     message: str
 
 
+class CapacityRequestRefused(_Delta, frozen=True):
+    """A ProvisioningRequest was not created."""
+
+    namespace: str
+    #: Of the request, and of the job.
+    name: str
+    group: str
+    message: str
+    #: No request can be created: the kind is not served, or the right is missing.
+    is_unavailable: bool = False
+
+
 Delta: TypeAlias = (
     ObjectChanged
     | ObjectGone
@@ -99,4 +111,5 @@ Delta: TypeAlias = (
     | BindRetry
     | Takeover
     | EvictFailed
+    | CapacityRequestRefused
 )

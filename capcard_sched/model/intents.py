@@ -169,6 +169,47 @@ class AnnotatePodGroup(_Intent, frozen=True):
     annotations: dict[str, str | None]
 
 
+class AnnotatePod(_Intent, frozen=True):
+    """Merge annotations into a pod; None removes a key."""
+
+    namespace: str
+    name: str
+    uid: str
+    annotations: dict[str, str | None]
+
+
+class RequestedPods(msgspec.Struct, frozen=True):
+    """One pod set of a ProvisioningRequest: the pod whose spec is its template, and its count."""
+
+    pod: str
+    count: int
+
+
+class RequestCapacity(_Intent, frozen=True):
+    """Create a ProvisioningRequest and its PodTemplates, owned by a PodGroup. A CapacityRequestRefused may follow."""
+
+    namespace: str
+    #: Of the request.
+    name: str
+    #: Name of the job and uid of its PodGroup.
+    group: str
+    uid: str
+    provisioning_class: str
+    pod_sets: tuple[RequestedPods, ...]
+    annotations: dict[str, str]
+
+
+class WithdrawRequest(_Intent, frozen=True):
+    """Delete a ProvisioningRequest, and its PodTemplates of the same owner."""
+
+    namespace: str
+    name: str
+    uid: str
+    #: Uid of the PodGroup.
+    owner: str
+    pod_sets: int
+
+
 class UpdatePodCondition(_Intent, frozen=True):
     """Set the `PodScheduled` condition of a pod, and its nominated node: None keeps it, "" clears it."""
 
@@ -230,6 +271,9 @@ Intent: TypeAlias = (
     | AnnotateQueue
     | AnnotateNode
     | WriteConfigMap
+    | AnnotatePod
+    | RequestCapacity
+    | WithdrawRequest
     | UpdatePodCondition
     | RemoveGate
     | EmitEvent

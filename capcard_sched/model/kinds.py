@@ -30,6 +30,13 @@ from capcard_sched.model.objects import (
     QueueObject,
 )
 from capcard_sched.model.pod_requests import resizes
+from capcard_sched.model.provisioning import (
+    POD_TEMPLATE,
+    PROVISIONING_API,
+    PROVISIONING_REQUEST,
+    VOLCANO_GROUPS,
+    ProvisioningRequestObject,
+)
 from capcard_sched.model.volumes import (
     CSIDriverObject,
     CSINodeObject,
@@ -71,13 +78,14 @@ KubernetesObject: TypeAlias = (
     | QueueObject
     | NamespaceQueueObject
     | CardBudgetObject
+    | ProvisioningRequestObject
     | PodGroupObject
     | PodObject
 )
 
 CORE_API: Final = "v1"
 APPS_API: Final = "apps/v1"
-SCHEDULING_API: Final = "scheduling.volcano.sh/v1beta1"
+SCHEDULING_API: Final = VOLCANO_GROUPS
 BATCH_API: Final = "batch.volcano.sh/v1alpha1"
 BUS_API: Final = "bus.volcano.sh/v1alpha1"
 NETWORKING_API: Final = "networking.k8s.io/v1"
@@ -281,6 +289,13 @@ KINDS: Final[tuple[Kind, ...]] = (
             ),
             derives=_pod_conditions,
         ),
+    ),
+    Kind(POD_TEMPLATE, CORE_API, "podtemplates"),
+    Kind(
+        PROVISIONING_REQUEST,
+        PROVISIONING_API,
+        "provisioningrequests",
+        watch=WatchRule(ProvisioningRequestObject, expected=False, reads=("spec", "status"), explained=False),
     ),
     Kind("Event", CORE_API, "events"),
     Kind("Command", BUS_API, "commands"),

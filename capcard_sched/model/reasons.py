@@ -247,7 +247,28 @@ POD_GANG_PENDING = Reason("GangPending", "{detail}", "Normal")
 POD_RELEASE_PENDING = Reason("ReleasePending", "{detail}", "Normal")
 POD_PREREQUISITE_PENDING = Reason("PrerequisitePending", "{detail}", "Normal")
 POD_SCHEDULER_ERROR = Reason("SchedulerError", "{detail}")
+POD_PROVISIONING_PENDING = Reason("ProvisioningPending", "{detail}", "Normal")
 GANG_LACKS_NODES = Reason("Unschedulable", "{detail}; the gang lacks nodes for {missing}")
+
+# --- ProvisioningRequests of gangs ----------------------------------------------------------------------------------
+PROVISIONING_REQUESTED = Reason(
+    "ProvisioningRequested", "ProvisioningRequest <{name}> asks for nodes for {pods} of the gang", "Normal"
+)
+PROVISIONING_FAILED = Reason(
+    "ProvisioningFailed", "ProvisioningRequest <{name}> failed: {detail}; the next one follows in {seconds} s"
+)
+PROVISIONING_BACKOFF = Reason(
+    "ProvisioningBackoff", "the ProvisioningRequest of the gang failed: it is admitted with the next one", "Normal"
+)
+PROVISIONING_UNAVAILABLE = Reason(
+    "ProvisioningUnavailable",
+    "--provisioning-request-class has no effect until a restart: {detail}; pods that lack nodes are Unschedulable",
+)
+TOO_MANY_POD_SETS = Reason(
+    "TooManyPodSets",
+    "the minimum of the gang has {count} roles and templates, and a ProvisioningRequest has {most} at most: "
+    "its pods are Unschedulable instead",
+)
 
 # --- preemption and reclaim -----------------------------------------------------------------------------------------
 CAPACITY_RECLAIMED = Reason(

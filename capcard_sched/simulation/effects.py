@@ -18,8 +18,9 @@ from capcard_sched.controllers.objects import (
     status,
 )
 from capcard_sched.model.annotations import QUEUE_ALLOCATION_GATE
-from capcard_sched.model.deltas import BindFailed, BindRetry, EvictFailed
+from capcard_sched.model.deltas import BindFailed, BindRetry, CapacityRequestRefused, EvictFailed
 from capcard_sched.model.intents import (
+    AnnotatePod,
     AnnotatePodGroup,
     AnnotateQueue,
     Bind,
@@ -29,9 +30,11 @@ from capcard_sched.model.intents import (
     ObjectRef,
     ReleaseClaims,
     RemoveGate,
+    RequestCapacity,
     UpdatePodCondition,
     UpdatePodGroup,
     UpdateQueueStatus,
+    WithdrawRequest,
     WriteConfigMap,
 )
 from capcard_sched.model.kinds import CORE_API
@@ -46,6 +49,7 @@ from capcard_sched.model.kube_groups import (
 )
 from capcard_sched.model.namespace_queues import queue_ref
 from capcard_sched.model.pod_facts import group_of
+from capcard_sched.model.provisioning import POD_TEMPLATE, PROVISIONING_REQUEST, provisioning_bodies, template_name
 from capcard_sched.model.reasons import BINDING_CONDITIONS_PENDING, POD_SCHEDULED
 from capcard_sched.simulation.kinds import NODE
 from capcard_sched.simulation.kubelet import with_condition
@@ -61,7 +65,8 @@ if TYPE_CHECKING:
 
 
 _OfQueue: TypeAlias = UpdateQueueStatus | AnnotateQueue
-_AboutObject: TypeAlias = Bind | Evict | RemoveGate | UpdatePodCondition | UpdatePodGroup | AnnotatePodGroup | _OfQueue
+_AboutPod: TypeAlias = Bind | Evict | RemoveGate | UpdatePodCondition | AnnotatePod
+_AboutObject: TypeAlias = _AboutPod | UpdatePodGroup | AnnotatePodGroup | _OfQueue
 
 
 class PendingEviction(NamedTuple):
@@ -97,6 +102,9 @@ class IntentExecutor:
             UpdatePodGroup: self._update_group,
             UpdateQueueStatus: self._update_queue,
             AnnotatePodGroup: self._annotate_group,
+            AnnotatePod: lambda intent: self._patch(POD, intent, {"metadata": {"annotations": intent.annotations}}),
+            RequestCapacity: self._request_capacity,
+            WithdrawRequest: self._withdraw_request,
             AnnotateQueue: self._annotate_queue,
             WriteConfigMap: self._write_config_map,
         }
@@ -140,6 +148,30 @@ class IntentExecutor:
 
     def _annotate_queue(self, intent: AnnotateQueue) -> None:
         self._patch(queue_ref(intent.name).kind, intent, {"metadata": {"annotations": dict(intent.annotations)}})
+
+    def _request_capacity(self, intent: RequestCapacity) -> None:
+        """The PodTemplates and the request, as `kube` creates them. Operations set its status."""
+        pods = [self._store.get(POD, intent.namespace, each.pod) for each in intent.pod_sets]
+        found = [pod for pod in pods if pod is not None]
+        if len(found) < len(pods):
+            refused = CapacityRequestRefused(intent.namespace, intent.name, intent.group, "its pods are gone")
+            self._feed.report(refused)
+            return
+        for body in provisioning_bodies(intent, found):
+            kind, name = body["kind"], body["metadata"]["name"]
+            if self._store.get(kind, intent.namespace, name) is not None:
+                message = f"{kind} {name} exists, and another object owns it"
+                self._feed.report(CapacityRequestRefused(intent.namespace, intent.name, intent.group, message))
+                return
+            self._store.create(kind, body)
+
+    def _withdraw_request(self, intent: WithdrawRequest) -> None:
+        names = [(POD_TEMPLATE, template_name(intent.name, index)) for index in range(intent.pod_sets)]
+        for kind, name in [(PROVISIONING_REQUEST, intent.name), *names]:
+            found = self._store.get(kind, intent.namespace, name)
+            owners = meta(found or {}).get("ownerReferences") or ()
+            if found is not None and any(owner["uid"] == intent.owner for owner in owners):
+                self._store.delete(kind, intent.namespace, name)
 
     def _write_config_map(self, intent: WriteConfigMap) -> None:
         content: JsonObject = {"metadata": {"labels": dict(intent.labels)}, "data": dict(intent.data)}

@@ -22,6 +22,7 @@ from capcard_sched.controllers.objects import (
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.kinds import KIND_BY_NAME, group_of, is_native, kind_of
 from capcard_sched.model.kube_groups import KUBE_API
+from capcard_sched.model.provisioning import POD_TEMPLATE, PROVISIONING_REQUEST
 from capcard_sched.model.quoting import plural, shown
 from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
 from capcard_sched.simulation.generated_names import generate_names
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 #: Kinds that controllers and the scheduler create and delete: whether one exists is only known during the run.
-_GENERATED = frozenset({POD, POD_GROUP, REPLICA_SET, EVENT})
+_GENERATED = frozenset({POD, POD_GROUP, REPLICA_SET, EVENT, POD_TEMPLATE, PROVISIONING_REQUEST})
 #: Kinds that may be deleted during the run: also a Command once executed, and a Job after its TTL.
 _PASSING = _GENERATED | {COMMAND, JOB}
 #: Characters of a kind that are compared with those of known kinds.

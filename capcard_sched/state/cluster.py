@@ -32,6 +32,7 @@ from capcard_sched.state.jobs import JobTable
 from capcard_sched.state.kube_groups import KubeGroups
 from capcard_sched.state.node_cache import NodeCache
 from capcard_sched.state.pods import PodTable
+from capcard_sched.state.provisioning import ProvisioningTable
 from capcard_sched.state.queues import QueueTable
 
 if TYPE_CHECKING:
@@ -123,14 +124,14 @@ class ClusterState:
         self.budgets = self._tables.limits.budgets
         self.card_budgets = self._tables.limits.card_budgets
         self.usage = self._tables.usage.usage
+        self.provisioning = ProvisioningTable(self.changes)
         #: HyperNodes by name; the tree they form is `tree`.
         self.hyper_nodes = self._tables.hyper_nodes.known
         #: NUMA facts by node name.
         self.numa = self._tables.numa.numa
         #: Data of the ConfigMaps that plugins read, by `namespace/name`.
         self.config_maps = self._tables.config_maps
-        self.volumes = self._tables.volumes.storage
-        self.assume_volumes = self._tables.volumes.assume
+        self.volumes, self.assume_volumes = self._tables.volumes.storage, self._tables.volumes.assume
 
         self._accounting = Accounting(self.nodes, self.queues, self.deleted_queues, self.changes)
         # Statements call these once per gang: bound methods without a call in between.
@@ -173,6 +174,7 @@ class ClusterState:
             **self._pod_table.handlers,
             **self._tables.handlers,
             **self._queue_table.handlers,
+            **self.provisioning.handlers,
             NodeObject: self._node_cache.apply,
             "Node": lambda gone: self._node_cache.drop(gone.name),
             PodGroupObject: self._apply_group,
@@ -216,6 +218,7 @@ class ClusterState:
 
     def _apply_takeover(self, _: deltas.Takeover) -> None:
         self.terms += 1
+        self.provisioning.end_term()
         self._pod_table.end_term()
 
     @property

@@ -289,6 +289,7 @@ TABLES: Final[Mapping[str, DocumentTable]] = {
     ),
     "Namespace": DocumentTable(_table("namespaces"), lambda _, __, labels: {"labels": labels}),
     "CardBudget": DocumentTable(_table("card_budgets"), _fields),
+    "ProvisioningRequest": DocumentTable(_table("provisioning.by_name"), _fields),
     "ResourceQuota": DocumentTable(lambda state: _keyed(state.quotas), _fields),
     "PodDisruptionBudget": DocumentTable(
         lambda state: _keyed(state.budgets),

@@ -30,6 +30,7 @@ from tests.manifests.documents import (
 #: Helm's own marks: on every object of a chart, on none of the kustomization.
 _HELMS = ("helm.sh/", "app.kubernetes.io/")
 
+CHECK_CAPACITY: Final = "check-capacity.autoscaling.x-k8s.io"
 #: Values with every component.
 WEB: Final[Manifest] = {"web_enable": True}
 
@@ -97,9 +98,9 @@ def test_by_default_the_chart_makes_the_objects_of_the_one_manifest(helm: Path) 
 
 
 def test_with_every_feature_it_makes_those_of_the_components(helm: Path, kubectl: Path, tmp_path: Path) -> None:
-    ours = kustomized(kubectl, overlay(tmp_path, "eviction-api", "podgroup-status", "web", "budgets"))
+    ours = kustomized(kubectl, overlay(tmp_path, "eviction-api", "podgroup-status", "provisioning", "web", "budgets"))
     enabled = ("eviction_api_enable", "podgroup_status_enable", "web_enable", "web_budgets_enable")
-    custom = dict.fromkeys(enabled, True)
+    custom = {**dict.fromkeys(enabled, True), "provisioning_request_class": CHECK_CAPACITY}
     values = {"custom": {**custom, "controller_enable": False, "admission_enable": False}}
     assert plain_by_key(rendered(helm, values)) == plain_by_key(ours)
 
@@ -309,6 +310,7 @@ def test_the_flags_of_a_release_name_its_own_objects(helm: Path) -> None:
         ({"scheduler_log_level": 4}, "--v=4"),
         ({"scheduler_extra_args": ["--log-format=json"]}, "--log-format=json"),
         ({"eviction_api_enable": True}, "--use-eviction-api=true"),
+        ({"provisioning_request_class": CHECK_CAPACITY}, f"--provisioning-request-class={CHECK_CAPACITY}"),
         ({"controller_kube_api_qps": 50, "controller_kube_api_burst": 100}, "--kube-api-qps=50 --kube-api-burst=100"),
         ({"controller_log_level": 4}, "--v=4"),
         ({"controller_extra_args": ["--max-requeue-num=-1"]}, "--max-requeue-num=-1"),

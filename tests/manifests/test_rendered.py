@@ -299,7 +299,7 @@ def reasons() -> dict[tuple[str, str], set[str]]:
 
 def test_the_page_gives_a_reason_for_every_right_and_no_other() -> None:
     granted: dict[tuple[str, str], set[str]] = {}
-    names = ("eviction-api", "podgroup-status", "devices", "web", "web-lease", "hyper-nodes")
+    names = ("eviction-api", "podgroup-status", "provisioning", "devices", "web", "web-lease", "hyper-nodes")
     files = (MANIFESTS / name / "rbac.yaml" for name in names)
     optional = [document for file in files for document in read(file)]
     for role, rule in rules([*ALL.values(), *optional]):
@@ -317,7 +317,7 @@ def test_values_have_a_schema_and_every_value_is_in_it() -> None:
 
 
 def test_objects_of_the_components_have_names_of_their_own() -> None:
-    folders = ("eviction-api", "podgroup-status", "devices", "web", "web-lease", "hyper-nodes")
+    folders = ("eviction-api", "podgroup-status", "provisioning", "devices", "web", "web-lease", "hyper-nodes")
     names = [*(f"{folder}/rbac" for folder in folders), "cert-manager/certificates"]
     optional = by_key(document for name in names for document in read(MANIFESTS / f"{name}.yaml"))
     assert not set(optional) & set(ALL)

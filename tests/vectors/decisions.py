@@ -11,6 +11,7 @@ from typing import Any
 from capcard_sched.framework.core import StepResult
 from capcard_sched.model.intents import (
     AnnotateNode,
+    AnnotatePod,
     AnnotatePodGroup,
     AnnotateQueue,
     Bind,
@@ -18,11 +19,14 @@ from capcard_sched.model.intents import (
     Evict,
     ObjectRef,
     RemoveGate,
+    RequestCapacity,
     UpdatePodCondition,
     UpdatePodGroup,
     UpdateQueueStatus,
+    WithdrawRequest,
 )
 from capcard_sched.model.job import Task
+from capcard_sched.model.provisioning import CONSUMED_REQUEST
 from capcard_sched.model.refusal import Figures, Refusal
 
 
@@ -93,6 +97,17 @@ def decided(results: Sequence[StepResult]) -> dict[str, Any]:
         "locks": pairs({bind.name: bind.node_lock for bind in binds if bind.node_lock}, ":"),
         "ungate": packed(
             [each.name for each in intents if isinstance(each, RemoveGate) or (isinstance(each, Bind) and each.gate)]
+        ),
+        "requests": lines(
+            f"create {each.name} for {' and '.join(f'{one.count} of {one.pod}' for one in each.pod_sets)}"
+            if isinstance(each, RequestCapacity)
+            else f"delete {each.name}"
+            for each in intents
+            if isinstance(each, RequestCapacity | WithdrawRequest)
+        ),
+        "consume": pairs(
+            {each.name: each.annotations[CONSUMED_REQUEST] or "" for each in intents if isinstance(each, AnnotatePod)},
+            ":",
         ),
         "events": together((shown(event.object), f" {event.reason}") for event in events),
         "texts": _texts(events),

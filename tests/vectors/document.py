@@ -13,7 +13,7 @@ FOLDER: Final = Path(__file__).parent
 WIDTH: Final = 120
 #: Keys of a vector, and of a step of it.
 STEP_KEYS: Final = {"reload", "do", "after", "sessions", "try", "ask", "expect"}
-VECTOR_KEYS: Final = {"name", "conf", "run", "settle", "given", "steps", "cases"} | STEP_KEYS
+VECTOR_KEYS: Final = {"name", "conf", "run", "provisioning", "settle", "given", "steps", "cases"} | STEP_KEYS
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_./<+(][^,\[\]{}#:'\"\n&!|`]*(?::[^,\[\]{}#:'\"\n\s&!|`]+)*")
 
 
@@ -54,6 +54,8 @@ class Vector(NamedTuple):
     name: str
     conf: Any
     run: bool
+    #: Class of the ProvisioningRequests of gangs; "" for none.
+    provisioning: str
     #: Whether a step runs sessions until nothing changes unless it has a number of them.
     settle: bool
     #: Statements, outermost first.
@@ -65,7 +67,7 @@ def read(path: Path) -> list[Vector]:
     """The vectors of a file in order; AssertionError names a key that no vector has."""
     found: list[Vector] = []
     for block in yaml.load(path.read_text(), Loader=_Loader):
-        found += _leaves(path, block, Vector(path, "", None, False, False, (), []))
+        found += _leaves(path, block, Vector(path, "", None, False, "", False, (), []))
     return found
 
 
@@ -80,6 +82,7 @@ def _leaves(path: Path, block: Block, outer: Vector) -> Iterator[Vector]:
         name,
         block.get("conf", outer.conf),
         block.get("run", outer.run),
+        block.get("provisioning", outer.provisioning),
         block.get("settle", outer.settle),
         (*outer.given, *([block["given"]] if "given" in block else [])),
         [*outer.steps, *own, *block.get("steps", ())],

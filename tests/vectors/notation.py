@@ -15,6 +15,8 @@ that is indented continues the one before.
   `port=80/UDP`: a port of its host. `on=n1,n2`: the nodes that a volume is bound to.
 * `whole p 6`: a Guaranteed pod of six CPUs (`whole p a:6,b:2`: of two containers) that may name a `policy`; `numa n
   free=0-3 pods=p`: the Numatopology of a node and the pods that it shows.
+* ProvisioningRequests exist once they are created: `condition g-provisioning-1 Failed` makes a condition True,
+  `refuse g-provisioning-1` is the response to its creation, with `+unavailable` for a kind that is not served.
 * `object x kind=ResourceQuota spec={...}`: an object as the API server sends it. `usage n1 cpu=40`: a measured load.
 * In `affinity` and spread constraints: `required` and `preferred` (DuringSchedulingIgnoredDuringExecution), `per: zone`
   for a topologyKey, `of: {app: web}` for a labelSelector of matchLabels.
@@ -32,13 +34,18 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import yaml
 
+from capcard_sched.framework.core import StepResult
+from capcard_sched.framework.session.session_deadline import QueueCut
 from capcard_sched.model import annotations as keys
 from capcard_sched.model import deltas
 from capcard_sched.model.card_budgets import ROLLING, hours_text, use_of
 from capcard_sched.model.card_registration import RegisteredCard, encode_registration
+from capcard_sched.model.intents import RequestCapacity, WithdrawRequest
 from capcard_sched.model.kinds import KINDS
 from capcard_sched.model.kube_groups import KubePodGroup, translated
 from capcard_sched.model.objects import PodObject
+from capcard_sched.model.provisioning import PROVISIONING_REQUEST, ProvisioningRequestObject
+from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.model.usage import NodeUsage
 from capcard_sched.testing import Harness
 from capcard_sched.testing.storage import on_nodes
@@ -72,10 +79,64 @@ _RANGE: Final = re.compile(r"^(.*?)(\d+)\.\.(\d+)$")
 class VectorHarness(Harness):
     """The harness with statements for what has no method of its own."""
 
+    def __init__(self, conf: str | None = None, **options: Any) -> None:
+        super().__init__(conf, **options)
+        #: ProvisioningRequests by name.
+        self._requests: dict[str, dict[str, Any]] = {}
+
     def do(self, text: str) -> None:
         """Execute statements."""
         for verb, args, kwargs in calls(text):
             getattr(self, verb)(*args, **kwargs)
+
+    def step(self, now: float | None = None, cuts: Mapping[str, QueueCut] | None = None) -> StepResult:
+        """As `Harness.step`; ProvisioningRequests are created, unless the name is taken, and deleted."""
+        result = super().step(now, cuts)
+        for intent in result.intents:
+            if isinstance(intent, RequestCapacity) and intent.name not in self._requests:
+                owner = {"kind": "PodGroup", "name": intent.group, "uid": intent.uid}
+                sets = [{"count": each.count} for each in intent.pod_sets]
+                self.request(intent.name, owner=owner, sets=sets, notes=intent.annotations)
+            elif isinstance(intent, WithdrawRequest) and self._requests.pop(intent.name, None) is not None:
+                self.apply(deltas.ObjectGone(PROVISIONING_REQUEST, "default", intent.name))
+        return result
+
+    def request(
+        self,
+        name: str,
+        *,
+        owner: Mapping[str, Any] | None = None,
+        sets: list[dict[str, int]] | None = None,
+        notes: Mapping[str, str] | None = None,
+    ) -> None:
+        """A ProvisioningRequest; without `owner` one that somebody else created."""
+        created = format_timestamp(self.now)
+        metadata = {"name": name, "namespace": "default", "uid": f"{name}-{created}", "creationTimestamp": created}
+        owners = [owner] if owner else None
+        body = {
+            "kind": PROVISIONING_REQUEST,
+            "metadata": {**metadata, "annotations": notes, "ownerReferences": owners},
+            "spec": {"podSets": sets},
+            "status": {"conditions": []},
+        }
+        self._requests[name] = body
+        self.apply(deltas.ObjectChanged(msgspec.convert(body, ProvisioningRequestObject)))
+
+    def condition(self, name: str, kind: str, *, message: str = "no such nodes") -> None:
+        """A condition of a ProvisioningRequest is True from now on."""
+        body = self._requests[name]
+        row = {"type": kind, "status": "True", "message": message, "lastTransitionTime": format_timestamp(self.now)}
+        body["status"]["conditions"].append(row)
+        self.apply(deltas.ObjectChanged(msgspec.convert(body, ProvisioningRequestObject)))
+
+    def delete_request(self, name: str) -> None:
+        """Somebody deletes a ProvisioningRequest."""
+        del self._requests[name]
+        self.apply(deltas.ObjectGone(PROVISIONING_REQUEST, "default", name))
+
+    def refuse(self, name: str, *, group: str = "g", unavailable: bool = False) -> None:
+        """The API server refused the creation of a ProvisioningRequest."""
+        self.apply(deltas.CapacityRequestRefused("default", name, group, "not accepted", unavailable))
 
     def kube_group(self, name: str, *, gang: int = 0, annotations: dict[str, str] | None = None, **spec: Any) -> None:
         """A PodGroup of `scheduling.k8s.io`; without `gang` of the policy basic."""

@@ -6,11 +6,11 @@
         given: node n1 cpu=2; queue q; group g min=3; pod p0..2
         expect: {refuse: ...}
 
-Keys of a vector: `name`, `conf`, `run` (bound pods run), `settle` (`sessions: 0` in all steps), `given` (statements of
-`notation.py`), then one step or a list `steps`, `cases` (vectors that continue this one). Keys of a step, in the order
-of execution: `reload` (another conf), `do` (statements), `try` (operations of a statement), `ask` (questions to
-plugins), `after` (seconds since the last session), `sessions` (their number; 0: until nothing changes), `expect` (what
-they decide: `bind` and `evict` always, other keys where given).
+Keys of a vector: `name`, `conf`, `run` (bound pods run), `provisioning` (class of ProvisioningRequests), `settle`
+(`sessions: 0` in all steps), `given` (statements of `notation.py`), then one step or a list `steps`, `cases` (vectors
+that continue this one). Keys of a step, in the order of execution: `reload` (another conf), `do` (statements), `try`
+(operations of a statement), `ask` (questions to plugins), `after` (seconds since the last session), `sessions` (their
+number; 0: until nothing changes), `expect` (what they decide: `bind` and `evict` always, other keys where given).
 
 `pytest --rewrite tests/vectors` writes `expect` and `ask` anew with what the code gives: every key that is there,
 and for an empty `expect:` what was decided and refused.
@@ -78,7 +78,7 @@ def _outcome(world: World, step: dict[str, Any], sessions: int | None) -> dict[s
     "vector", [pytest.param(one, id=f"{path.stem}: {one.name}") for path in FILES for one in read(path)]
 )
 def test_vector(vector: Vector, changes: dict[Any, dict[Span, Any]] | None) -> None:
-    world = World(vector.conf, run=vector.run)
+    world = World(vector.conf, run=vector.run, provisioning=vector.provisioning)
     for given in vector.given:
         world.do(given)
     for number, step in enumerate(vector.steps, 1):

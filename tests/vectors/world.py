@@ -17,6 +17,7 @@ from capcard_sched.framework.core import StepResult
 from capcard_sched.framework.explain.diagnose import diagnose_job, find_job
 from capcard_sched.framework.session.session import Session
 from capcard_sched.framework.session.statement import Statement
+from capcard_sched.model.autoscaling import AutoscalingOptions
 from capcard_sched.model.job import Task
 from capcard_sched.model.numa import format_cpus
 from capcard_sched.model.refusal import Code, Refusal
@@ -57,8 +58,10 @@ def _plugin(entry: Any) -> dict[str, Any]:
 class World:
     """A harness that executes statements, sessions and questions of a vector."""
 
-    def __init__(self, conf: Any, *, run: bool) -> None:
-        self.harness = VectorHarness(None if conf is None else conf_text(conf), run=run, plugins=PLUGINS)
+    def __init__(self, conf: Any, *, run: bool, provisioning: str = "") -> None:
+        options = AutoscalingOptions(provisioning_class=provisioning)
+        text = None if conf is None else conf_text(conf)
+        self.harness = VectorHarness(text, run=run, plugins=PLUGINS, autoscaling=options)
         self._session: Session | None = None
         self._statement: Statement | None = None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from capcard_sched.cli.exit_codes import BadInputError
 from capcard_sched.cli.output import put_error
 from capcard_sched.daemon.diagnosis.saved_state import SavedStateError, saved_settings
-from capcard_sched.model.autoscaling import AutoscalingOptions
+from capcard_sched.model.autoscaling import DEFAULT_AUTOSCALING, AutoscalingOptions
 from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.scenario import DEFAULT_SCHEDULERS, SimulationOptions
@@ -73,11 +73,11 @@ def build_core(
     settings: SavedSettings | None = None,
     conf_name: str = CONF_IN_FILE,
     *,
-    expects_nodes: bool = False,
+    autoscaling: AutoscalingOptions = DEFAULT_AUTOSCALING,
 ) -> Core:
     """A core with the scheduler-conf of a file, else that of the settings, else the built-in one.
 
-    `conf_name` names that of the settings in messages; `expects_nodes`: an autoscaler adds nodes. Raises BadInputError.
+    `conf_name` names that of the settings in messages. Raises BadInputError.
     """
     from capcard_sched.framework.conf.registry import Registry, RegistryError
     from capcard_sched.framework.conf.scheduler_conf import default_conf
@@ -100,7 +100,7 @@ def build_core(
         scheduler_names=options.scheduler_names,
         default_queue=options.default_queue,
         calls_webhooks=True,
-        autoscaling=AutoscalingOptions(expects_nodes=expects_nodes),
+        autoscaling=autoscaling,
     )
 
 

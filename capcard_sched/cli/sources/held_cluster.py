@@ -19,6 +19,7 @@ from capcard_sched.insight.sources.live_objects import JOBS, ReadableLists
 from capcard_sched.insight.sources.object_view import DeltaObjects, for_core
 from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.kinds import KINDS
+from capcard_sched.model.autoscaling import DEFAULT_AUTOSCALING
 from capcard_sched.model.deltas import ObjectGone, ObjectUnreadable
 from capcard_sched.model.quoting import plural
 
@@ -191,7 +192,7 @@ class HeldInput(LiveInput):
         wanted, known = made.snapshot(), held.snapshot()
         parameters = ("scheduler_names", "default_queue")
         is_alike = all(getattr(wanted.state, name) == getattr(known.state, name) for name in parameters)
-        if source.plugins_dir is None and not source.autoscaler and is_alike:
+        if source.plugins_dir is None and source.autoscaling == DEFAULT_AUTOSCALING and is_alike:
             held.reconfigure(wanted.conf)
             return held
         self._is_new = True

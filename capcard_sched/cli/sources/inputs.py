@@ -73,7 +73,7 @@ class Input(ABC):
         """
         source, settings = self.source, self.settings
         options = options_of(source, settings, simulated=simulated)
-        return build_core(conf, source.plugins_dir, options, settings, self.conf_name, expects_nodes=source.autoscaler)
+        return build_core(conf, source.plugins_dir, options, settings, self.conf_name, autoscaling=source.autoscaling)
 
     def simulate(
         self, scenario: Scenario, core: Core, *recorders: StepRecorder, verb: str = "simulating"

@@ -9,6 +9,8 @@ from typing import Annotated, Final, TypeAlias
 from cyclopts import Group, Parameter
 
 from capcard_sched.cli.exit_codes import Files
+from capcard_sched.model.autoscaling import AutoscalingOptions
+from capcard_sched.model.provisioning import ProvisioningClass
 
 #: Where manifests/ and the chart keep the scheduler-conf of a cluster.
 INSTALLED_CONF: Final = "capcard-system/capcard-sched-conf"
@@ -44,6 +46,9 @@ class Source:
     autoscaler: Annotated[bool, Parameter(negative=())] = False
     """An autoscaler adds nodes, as with `run --node-autoscaling`: the size of the cluster is no limit."""
 
+    provisioning_request_class: Annotated[ProvisioningClass, Parameter(show_default=False, metavar="CLASS")] = ""
+    """Class of the ProvisioningRequests of gangs, as of `run`. Implies --autoscaler."""
+
     until: Annotated[str | None, Parameter(group=_SIMULATED, allow_leading_hyphen=True, metavar="DURATION")] = None
     """Stop the simulation at this virtual time, such as 10m; also simulates a file of `snapshot`. Default: when no
     further change is possible."""
@@ -65,6 +70,14 @@ class Source:
 
     cache: CacheFlag = None
     """Socket of `capcard-sched cache`, which serves from memory. Default: $CAPCARD_SCHED_CACHE."""
+
+    @property
+    def autoscaling(self) -> AutoscalingOptions:
+        """The parameters of the core that autoscaling of nodes needs."""
+        return AutoscalingOptions(
+            expects_nodes=self.autoscaler or bool(self.provisioning_request_class),
+            provisioning_class=self.provisioning_request_class,
+        )
 
     @property
     def is_live(self) -> bool:

@@ -196,7 +196,8 @@ def _subject(intent: Intent) -> str:
     kinds = {
         "UpdatePodGroup": "PodGroup", "AnnotatePodGroup": "PodGroup",
         "WriteConfigMap": "ConfigMap", "UpdatePodCondition": "Pod", "RemoveGate": "Pod", "Bind": "Pod",
-        "Evict": "Pod",
+        "Evict": "Pod", "AnnotatePod": "Pod", "RequestCapacity": "ProvisioningRequest",
+        "WithdrawRequest": "ProvisioningRequest",
     }  # fmt: skip
     kind = kinds.get(type(intent).__name__, "Queue")
     namespace = getattr(intent, "namespace", "")

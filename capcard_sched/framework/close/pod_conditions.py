@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.framework.close.podgroups import refusal_of
+from capcard_sched.framework.close.provisioning import ProvisioningRequests
 from capcard_sched.framework.close.quota_claims import QuotaClaims
 from capcard_sched.framework.session.pending_reasons import task_scheduling_reason
 from capcard_sched.framework.session.results import reference
@@ -33,10 +34,13 @@ RELEASE_SECONDS: Final = 60.0
 _UNSCHEDULABLE: Final = reasons.POD_UNSCHEDULABLE.code
 _QUOTA, _ORDER = reasons.POD_QUOTA_PENDING.code, reasons.POD_ORDER_PENDING.code
 _GANG, _RELEASE = reasons.POD_GANG_PENDING.code, reasons.POD_RELEASE_PENDING.code
+#: That of pods that would be `Unschedulable` without the ProvisioningRequest of their gang.
+_PROVISIONING: Final = reasons.POD_PROVISIONING_PENDING.code
 #: The reasons that the claims of pods decide on.
 _BY_CLAIM: Final = frozenset({_UNSCHEDULABLE, _QUOTA})
-#: The reasons of pods that have quota.
-_ADMITTED: Final = frozenset({_UNSCHEDULABLE, _RELEASE})
+#: The reasons of pods that lack nodes, and of all pods that have quota.
+_LACKING: Final = frozenset({_UNSCHEDULABLE, _PROVISIONING})
+_ADMITTED: Final = frozenset({*_LACKING, _RELEASE})
 
 
 class _WrittenCondition(NamedTuple):
@@ -65,7 +69,7 @@ class PodConditions:
     def __init__(self, *, precise: bool = True) -> None:
         """`precise`: a reason per cause, and `Unschedulable` for pods that lack only nodes; else those of Volcano."""
         self._is_precise = precise
-        self._claims = QuotaClaims()
+        self._claims, self._requests = QuotaClaims(), ProvisioningRequests()
         self._written: dict[str, _WrittenCondition] = {}
         #: By uid, the pods that wait for releasing pods.
         self._releasing: dict[str, _Release] = {}
@@ -75,13 +79,15 @@ class PodConditions:
     @property
     def next_wakeup(self) -> float | None:
         """Unix seconds of the next write without a change of the cluster; None for none."""
-        return min((known.end for known in self._releasing.values()), default=None)
+        ends = [known.end for known in self._releasing.values()]
+        return min([*ends, *filter(None, [self._requests.next_wakeup])], default=None)
 
     def clear(self) -> None:
         """Drops the last writes: those of an earlier leader term may be lost."""
         self._written.clear()
         self._ungated.clear()
         self._claims.clear()
+        self._requests.clear()
 
     def forget(self, uid: str) -> None:
         """Drops the last write about a pod that is gone or bound."""
@@ -94,6 +100,7 @@ class PodConditions:
         self._written = {uid: value for uid, value in self._written.items() if uid in alive}
         self._releasing = {uid: value for uid, value in self._releasing.items() if uid in alive}
         self._ungated = {uid for uid in self._ungated if uid in alive}
+        self._requests.prune(alive)
 
     def pop_expired(self, now: float) -> list[str]:
         """Keys of the jobs whose conditions are due, once each; `now` in Unix seconds."""
@@ -102,16 +109,21 @@ class PodConditions:
         return sorted({due[uid] for uid in waiting})
 
     def update_claims(self, session: Session) -> AbstractSet[str]:
-        """Finds the pods that have quota, while pipelined pods hold theirs; returns the jobs whose reasons changed."""
+        """Finds the pods that have quota, while pipelined pods hold theirs; returns the jobs whose reasons changed.
+
+        Then decides on the ProvisioningRequests of gangs.
+        """
         if session.carry_over.is_silent:
             return frozenset()
-        return self._claims.update(session)
+        changed = self._claims.update(session, self._requests.released(session))
+        return changed | self._requests.update(session, self._claims.minimums)
 
     def renew(self, session: Session, keys: AbstractSet[str], events: SessionEvents, intents: list[Intent]) -> None:
         """Writes the reasons of pods whose claims changed, with the messages that were written last.
 
         A job whose attempt fails as before keeps its messages, whether a session attempts it or skips it.
         """
+        intents += self._requests.drain()
         for key in sorted(keys & session.state.jobs.keys()):
             job, claims = session.state.jobs[key], self._claims.of(key)
             texts = _Texts(session, job, claims, self._written)
@@ -119,10 +131,11 @@ class PodConditions:
                 if task.gates:
                     self._ungate(session, job, task, claims.get(task.uid, ""), events, intents)
                 known = self._written.get(task.uid)
-                if known is None or known.reason not in _BY_CLAIM or not self._is_precise:
+                if known is None or known.reason not in {*_BY_CLAIM, _PROVISIONING} or not self._is_precise:
                     continue
-                reason = claims.get(task.uid, known.reason)
-                text = texts.with_missing_nodes(known.detail) if reason == _UNSCHEDULABLE else known.detail
+                former = _UNSCHEDULABLE if known.reason == _PROVISIONING else known.reason
+                reason = self._requests.published(key, claims.get(task.uid, former))
+                text = texts.with_missing_nodes(known.detail) if reason in _LACKING else known.detail
                 if (reason, text) != (known.reason, known.message):
                     intents.append(UpdatePodCondition(task.namespace, task.name, task.uid, reason, text, None))
                     self._written[task.uid] = known._replace(reason=reason, message=text)
@@ -159,7 +172,7 @@ class PodConditions:
                 nominated = self._releasing[task.uid].node
             elif reason:
                 nominated = ""
-            text = texts.with_missing_nodes(message) if reason == _UNSCHEDULABLE else message
+            text = texts.with_missing_nodes(message) if reason in _LACKING else message
             has_expired = self._has_expired_node(session, task, nominated)
             node = nominated or ("" if has_expired or (known is not None and known.node) else None)
             content = reason or code, text, node or None
@@ -195,7 +208,11 @@ class PodConditions:
     # --- reasons ----------------------------------------------------------------------------------------------------
 
     def _reason(self, session: Session, job: Job, task: Task, texts: _Texts) -> str:
-        """The reason of a pending pod: by group, quota, order and nodes, in this order."""
+        """The reason of a pending pod; that of one without nodes depends on the request of its gang."""
+        return self._requests.published(job.key, self._cause(session, job, task, texts))
+
+    def _cause(self, session: Session, job: Job, task: Task, texts: _Texts) -> str:
+        """What a pending pod waits for: by group, quota, order and nodes, in this order."""
         outcome = session.results.outcome_of(task.uid)
         if task.unsupported:
             return reasons.UNSUPPORTED_FEATURE.code

@@ -75,6 +75,7 @@ class CarryOver:
     def __init__(self) -> None:
         self._is_silent = self._leaves_out_counts = self._expects_nodes = False
         self._node_groups: tuple[AutoscaledGroup, ...] = ()
+        self._provisioning_class = ""
         self._admissions: dict[str, AdmissionRefusal] = {}
         #: Refusals at admission, by key of a waiting job.
         self.admissions: Final[Mapping[str, AdmissionRefusal]] = self._admissions
@@ -109,6 +110,7 @@ class CarryOver:
         fresh = CarryOver()
         fresh._is_silent, fresh._leaves_out_counts = self._is_silent, self._leaves_out_counts
         fresh._expects_nodes, fresh._node_groups = self._expects_nodes, self._node_groups
+        fresh._provisioning_class = self._provisioning_class
         fresh._nominations.update(self._nominations)
         fresh._expired_nominations.update(self._expired_nominations)
         fresh._refused_evictions.update(self._refused_evictions)
@@ -148,8 +150,14 @@ class CarryOver:
         groups = self._node_groups
         return any(card in group.cards for group in groups for card in cards) if groups else self._expects_nodes
 
-    def expect_nodes(self) -> None:
-        self._expects_nodes = True
+    @property
+    def provisioning_class(self) -> str:
+        """Class of the ProvisioningRequests of gangs that lack nodes; "" for none."""
+        return self._provisioning_class
+
+    def expect_nodes(self, provisioning_class: str = "") -> None:
+        """Expects nodes of any shape; gangs request theirs with a `provisioning_class`."""
+        self._expects_nodes, self._provisioning_class = True, provisioning_class
 
     def expect_nodes_of(self, groups: tuple[AutoscaledGroup, ...]) -> None:
         """Expects nodes of these groups alone; () of any shape or none, as `expect_nodes`."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from capcard_sched.kube.writes.bind_gang import BindGang
 from capcard_sched.kube.writes.binder import BindCall, Binder
+from capcard_sched.kube.writes.capacity_requests import CapacityCall, CapacityRequests
 from capcard_sched.kube.writes.claim_releaser import ClaimReleaser, ReleaseCall
 from capcard_sched.kube.writes.event_correlator import EventCorrelator
 from capcard_sched.kube.writes.events import EventCall, EventNames, EventWriter
@@ -25,7 +26,16 @@ from capcard_sched.kube.writes.status_rate_limiter import StatusRateLimiter, sch
 from capcard_sched.kube.writes.statuses import StatusCall, Statuses, condition_key
 from capcard_sched.kube.writes.work_queue import IdleWorkers, WorkQueue
 from capcard_sched.kube.writes.write_call import WriteCall, WriteOutcome, WriterContext, WriteResult, merge_calls
-from capcard_sched.model.intents import Bind, EmitEvent, Evict, Intent, ReleaseClaims, UpdatePodGroup
+from capcard_sched.model.intents import (
+    Bind,
+    EmitEvent,
+    Evict,
+    Intent,
+    ReleaseClaims,
+    RequestCapacity,
+    UpdatePodGroup,
+    WithdrawRequest,
+)
 from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
@@ -129,6 +139,7 @@ class ApiWriter:
             resume=self._put_urgent,
         )
         self._status_writer = Statuses(base, self._rate_limiter, lambda: format_timestamp(now()))
+        self._capacity_writer = CapacityRequests(base)
         self._event_writer = EventWriter(base, self._correlator)
         #: Bindings and evictions without an outcome.
         self._open = {"bind": 0, "evict": 0}
@@ -163,6 +174,10 @@ class ApiWriter:
                     low += 1
             elif isinstance(intent, ReleaseClaims):
                 self._put_pre_bind(ReleaseCall(self._claim_releaser, intent, term))
+            elif isinstance(intent, RequestCapacity | WithdrawRequest):
+                request = CapacityCall(self._capacity_writer, intent, term)
+                self._statuses.add(request.key, request, now)
+                low += 1
             elif not isinstance(intent, Evict):
                 call = StatusCall(self._status_writer, intent, term)
                 admitted = isinstance(intent, UpdatePodGroup) and intent.admitted

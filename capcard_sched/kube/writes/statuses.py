@@ -17,6 +17,7 @@ from capcard_sched.kube.writes.write_call import DONE, CallWriter, WriteCall, Wr
 from capcard_sched.model.annotations import QUEUE_ALLOCATION_GATE
 from capcard_sched.model.intents import (
     AnnotateNode,
+    AnnotatePod,
     AnnotatePodGroup,
     AnnotateQueue,
     EmitEvent,
@@ -108,11 +109,12 @@ StatusIntent: TypeAlias = (
     | UpdateQueueStatus
     | AnnotateQueue
     | AnnotateNode
+    | AnnotatePod
     | WriteConfigMap
     | UpdatePodCondition
     | RemoveGate
 )
-_ANNOTATIONS: Final = (AnnotatePodGroup, AnnotateQueue, AnnotateNode)
+_ANNOTATIONS: Final = (AnnotatePodGroup, AnnotateQueue, AnnotateNode, AnnotatePod)
 #: Writes to objects themselves, not to a subresource.
 _OF_OBJECTS: Final = (*_ANNOTATIONS, WriteConfigMap, RemoveGate)
 #: Status of a write without the right to it.
@@ -124,6 +126,7 @@ _WRITES: Final[dict[type, str]] = {
     UpdateQueueStatus: "QueueStatus",
     AnnotateQueue: "QueueAnnotations",
     AnnotateNode: "NodeAnnotations",
+    AnnotatePod: "PodAnnotations",
     RemoveGate: "PodGate",
     WriteConfigMap: "ConfigMap",
 }

@@ -246,6 +246,7 @@ def test_every_table_of_the_state_stands_in_the_snapshot() -> None:
         "quotas": "ResourceQuota",
         "budgets": "PodDisruptionBudget",
         "card_budgets": "CardBudget",
+        "provisioning": "ProvisioningRequest",
         "volumes": "PersistentVolume",
         "problems": "Cluster",
         "affinities": "Cluster",

@@ -159,6 +159,7 @@ def test_the_arguments_of_the_users_deployments_are_accepted_as_they_are() -> No
     assert options.problems() == []
 
 
+CHECK_CAPACITY = "check-capacity.autoscaling.x-k8s.io"
 ACCEPTED = [
     (["--enable-healthz"], "enable_healthz", True),
     (["--enable-healthz=true"], "enable_healthz", True),
@@ -188,6 +189,7 @@ ACCEPTED = [
     (["--log-format=console"], "log_format", "console"),
     (["--record", "/tmp/r.jsonl"], "record", Path("/tmp/r.jsonl")),
     (["--use-eviction-api", "--fence"], "fence", True),
+    ([f"--provisioning-request-class={CHECK_CAPACITY}"], "provisioning_request_class", CHECK_CAPACITY),
 ]
 
 
@@ -197,6 +199,7 @@ def test_a_value_is_read_in_every_spelling_of_go(arguments: list[str], field: st
 
 
 REFUSED = [
+    (["--provisioning-request-class=check-capacity"], "--provisioning-request-class: ", CHECK_CAPACITY),
     (["--leader-elect=maybe"], "--leader-elect: unable to convert", "bool"),
     (["--schedule-period=10"], "--schedule-period: '10' is not a duration", "use 30s, 5m or 1h30m"),
     (["--schedule-period=0s"], "--schedule-period: '0s': must be > 0", "500ms, 1s or 1m30s"),
@@ -261,6 +264,10 @@ TOGETHER = [
     (["--ca-cert-file=/c"], "--ca-cert-file: needs --tls-cert-file"),
     (["--fence", "--leader-elect=false"], "--fence: needs --leader-elect"),
     (["--strict-conf"], "--strict-conf: needs --scheduler-conf"),
+    (
+        [f"--provisioning-request-class={CHECK_CAPACITY}", "--pod-pending-reasons=volcano"],
+        "--provisioning-request-class: needs --pod-pending-reasons=precise",
+    ),
     (
         [
             *("--enable-metrics", "--enable-healthz", "--healthz-address=:8080"),

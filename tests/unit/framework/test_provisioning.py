@@ -1,0 +1,116 @@
+"""ProvisioningRequests of gangs: demands, names, and what a request of the API server states."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capcard_sched.model.autoscaling import AutoscalingOptions
+from capcard_sched.model.intents import RequestCapacity
+from capcard_sched.model.provisioning import (
+    MOST_POD_SETS,
+    CapacityRequest,
+    ProvisioningRequestObject,
+    capacity_request,
+    next_step,
+    request_name,
+    template_name,
+)
+from tests.vectors.notation import VectorHarness
+
+CHECK = "check-capacity.autoscaling.x-k8s.io"
+CONF = """
+actions: "enqueue, allocate"
+tiers:
+- plugins: [{name: priority}, {name: gang}]
+- plugins: [{name: predicates}, {name: capacity-card}]
+"""
+
+
+def _gang(pods: str, provisioning_class: str = CHECK) -> VectorHarness:
+    h = VectorHarness(CONF, autoscaling=AutoscalingOptions(provisioning_class=provisioning_class))
+    h.do(f"gpu_node n1 1*A; queue q cards=A:999; {pods}")
+    return h
+
+
+def _requests(h: VectorHarness) -> list[RequestCapacity]:
+    return [intent for intent in h.step().intents if isinstance(intent, RequestCapacity)]
+
+
+@pytest.mark.parametrize("templates", [MOST_POD_SETS, MOST_POD_SETS + 1])
+def test_a_gang_with_more_templates_than_a_request_may_have_is_unschedulable(templates: int) -> None:
+    pods = "; ".join(f"pod g/p{number} 2*A cpu={number + 1}m" for number in range(templates))
+    h = _gang(f"group g min={templates}; {pods}")
+    made = _requests(h)
+    assert [len(one.pod_sets) for one in made] == [templates] * (templates == MOST_POD_SETS)
+    reason = "ProvisioningPending" if made else "Unschedulable"
+    assert {found for found, _ in h.reasons.values()} == {reason}
+    assert [code for code, _ in h.event_messages("PodGroup", "g")].count("TooManyPodSets") == (not made)
+
+
+def test_a_demand_has_the_same_digest_in_every_process_and_another_for_each_class() -> None:
+    def digest(pods: str, provisioning_class: str = CHECK) -> str:
+        [made] = _requests(_gang(pods, provisioning_class))
+        return made.annotations["capcard-sched.io/provisioning-demand"]
+
+    two = "group g min=2; pod g/p0..1 2*A"
+    other = "group g min=2; pod g/x0..1 2*A"  # other names of pods: the same demand
+    assert digest(two) == digest(other)
+    differing = [digest(two), digest("group g min=2; pod g/p0..1 3*A"), digest("group g min=3; pod g/p0..2 2*A"),
+                 digest("group g min=2; pod g/p0..1 2*A nodeSelector=pool:b"),
+                 digest(two, "best-effort-atomic-scale-up.autoscaling.x-k8s.io")]  # fmt: skip
+    assert len(set(differing)) == len(differing)
+
+
+@given(st.text("abcdefghijklmnopqrstuvwxyz0123456789-.", min_size=1, max_size=253), st.integers(1, 10**6))
+def test_names_are_accepted_by_the_api_server_and_distinct(group: str, number: int) -> None:
+    name = request_name(group, number)
+    assert len(template_name(name, MOST_POD_SETS - 1)) <= 253
+    assert name != request_name(f"{group}x", number)
+    found = capacity_request(msgspec.convert({"kind": "ProvisioningRequest", "metadata": {"name": name}},
+                                             ProvisioningRequestObject))  # fmt: skip
+    assert found.number == number
+
+
+@pytest.mark.parametrize(
+    ("conditions", "state"),
+    [
+        ([], "pending"),
+        ([("Accepted", "True")], "pending"),
+        ([("Provisioned", "False"), ("Failed", "False")], "pending"),
+        ([("Accepted", "True"), ("Provisioned", "True")], "provisioned"),
+        ([("Provisioned", "True"), ("BookingExpired", "True")], "expired"),
+        ([("Provisioned", "True"), ("CapacityRevoked", "True")], "revoked"),
+        ([("Provisioned", "False"), ("Failed", "True")], "failed"),
+    ],
+)
+def test_the_state_follows_from_the_conditions(conditions: list[tuple[str, str]], state: str) -> None:
+    rows = [{"type": kind, "status": status} for kind, status in conditions]
+    body = {"kind": "ProvisioningRequest", "metadata": {"name": "x"}, "status": {"conditions": rows}}
+    assert capacity_request(msgspec.convert(body, ProvisioningRequestObject)).state == state
+
+
+@pytest.mark.parametrize("notes", [{"capcard-sched.io/provisioning-failures": "9" * 40}, {}, None])
+def test_annotations_of_any_form_are_read(notes: dict[str, str] | None) -> None:
+    body = {"kind": "ProvisioningRequest", "metadata": {"name": f"x-{'9' * 99}", "annotations": notes}}
+    found = capacity_request(msgspec.convert(body, ProvisioningRequestObject))
+    assert (found.number, found.failures) == (0, 0)
+
+
+@given(st.integers(0, 99), st.floats(0, 4000), st.sampled_from(["pending", "provisioned", "failed", "expired"]))
+def test_a_failure_is_followed_by_a_request_after_one_to_thirty_minutes(
+    failures: int, elapsed: float, state: str
+) -> None:
+    request = msgspec.convert({"namespace": "a", "name": "x", "digest": "d", "failures": failures, "state": state},
+                              CapacityRequest)  # fmt: skip
+    step = next_step(request, "d", elapsed)
+    assert next_step(request, "other", elapsed) == next_step(None, "d", elapsed)
+    if state == "failed":
+        assert (step.action == "new") == (elapsed >= min(60 * 2**failures, 1800))
+        assert step.failures == (failures + 1) * (step.action == "new")
+    elif state == "expired":
+        assert (step.action == "new") == (elapsed >= 60)
+    else:
+        assert step.action == "keep"
