@@ -179,7 +179,8 @@ async def _run(
     async with Helper("benchmarks.e2e.watcher", watch) as watcher:
         await watcher.answer(Ready, _LIMIT)
         began = time.monotonic()
-        process = _daemon(server, connections, program, folder) if scheduler == _OURS else _kube_scheduler(server)
+        ours = _daemon(server, connections, program, folder, writes_first=bool(load.rate))
+        process = ours if scheduler == _OURS else _kube_scheduler(server)
         async with process as pid:
             if not load.is_restart:
                 await asyncio.sleep(3)  # the first session, or cycle
@@ -221,7 +222,10 @@ async def _create(server: Server, load: SceneLoad, documents: list[objects.Docum
 
 
 @asynccontextmanager
-async def _daemon(server: Server, connections: int, program: Path | None, folder: Path) -> AsyncIterator[int]:
+async def _daemon(
+    server: Server, connections: int, program: Path | None, folder: Path, *, writes_first: bool
+) -> AsyncIterator[int]:
+    """`writes_first`: only once it has written what the objects of its first sessions need."""
     config = server.plane.kubeconfig_for("scheduler-a")
     flags = (f"--bind-workers={connections}", "--schedule-period=1s")
     daemon = Daemon(config, folder, *flags, conf=peer_scenes.CONF)
@@ -229,6 +233,10 @@ async def _daemon(server: Server, connections: int, program: Path | None, folder
         daemon.command[0] = program
     async with daemon:
         await daemon.logged("caches synced", within=_LIMIT)
+        if writes_first:
+            await daemon.settled()
+            for lane in ("status", "event"):
+                await daemon.until_metric("volcano_api_queue_depth", 0, lane=lane, within=_LIMIT)
         yield daemon.process.pid
 
 

@@ -174,6 +174,14 @@ _PROTECTING = (
         "{name: drf}, {name: pdb}, {name: predicates}, {name: proportion}, {name: nodeorder}",
     ),
 )
+#: With scores of nodes that depend on the pods of their HyperNodes.
+_PACKING = tuple(
+    _evicting(
+        "{name: priority}, {name: gang, enableReclaimable: false}, {name: conformance}",
+        f"{{name: predicates}}, {{name: {quotas}}}, {{name: network-topology-aware}}, {{name: nodeorder}}",
+    )
+    for quotas in ("capacity-card", "capacity")
+)
 #: With votes on admission that depend on time, on the tree of queues, and reservations that are returned.
 _ADMITTING = tuple(
     f'actions: "enqueue, allocate, backfill"\n'
@@ -194,6 +202,12 @@ class _Typed(_Run):
         #: Names of the pods that were evicted and are gone by the next turn.
         self.evicted: list[str] = []
         super().__init__(conf, world)
+
+    def add_node(self, node: _Node) -> None:
+        """Two nodes are a HyperNode."""
+        super().add_node(node)
+        number = (len(self.nodes) - 1) // 2
+        self.h.hyper_node(f"h{number}", 1, nodes=sorted(self.nodes)[2 * number :])
 
     def add_gang(self, gang: _Gang, **pod_fields: Any) -> None:
         """Of three gangs one has a budget, and one a cool-down that starts with the creation of its pods."""
@@ -317,6 +331,18 @@ def test_skipped_jobs_change_no_decision_event_condition_or_phase(conf: str, wor
     _attempt_everything(full.h)
     for turn in (_Turn([], 1, None), *turns, _Turn([], 1, None)):
         assert _turn(skipping, turn) == _turn(full, turn)
+
+
+@pytest.mark.parametrize("conf", _PACKING)
+@given(world=_worlds, turns=_turns)
+@settings(max_examples=settings().max_examples // 2)
+def test_jobs_skipped_beside_scores_that_compare_nodes_change_no_decision_or_phase(
+    conf: str, world: _World, turns: list[_Turn]
+) -> None:
+    skipping, full = _Typed(conf, world), _Typed(conf, world)
+    _attempt_everything(full.h)
+    for turn in (_Turn([], 1, None), *turns, _Turn([], 1, None)):
+        assert _turn(skipping, turn)[:2] == _turn(full, turn)[:2]
 
 
 @pytest.mark.parametrize("conf", [_PREEMPTING[1], *_PROTECTING])

@@ -8,6 +8,7 @@ A record is dropped, and its job attempted again, when
 - the allocation version of its queue changed (hook `allocation_version`), and its failure reads more of it than that
   the quotas admit its pods (`QueueBooks`),
 - a node has capacity for more pods of one of its classes, and the sum over all nodes reaches what the job needs,
+- the nodes have capacity for fewer pods than those that were placed before a quota refused the next one,
 - a static result or a signature context of one of its classes changed,
 - a plugin's wakeup was reached, or its events are to be repeated.
 
@@ -63,7 +64,8 @@ class PlacementFailure(NamedTuple):
     """A failed attempt of the running session."""
 
     job: Job
-    #: Pods of each signature that did not fit, 0 where any change of a node counts.
+    #: Pods of each signature that did not fit, 0 where any change of a node counts; negative: pods that fit, where
+    #: fewer count.
     shortages: Mapping[PodSignature, int]
     #: The allocation version of the queue at the attempt; None for none.
     version: AllocationVersion | None
@@ -74,8 +76,7 @@ class FailedAttempt(NamedTuple):
 
     job: Job
     queue: str
-    #: The classes that did not fit: the key of the count, and the pods of the class that the job needs; None for a job
-    #: refused at admission.
+    #: The key of each class, and the pods of the class as in `PlacementFailure`; None for a job refused at admission.
     needs: tuple[tuple[Hashable, int], ...] | None
     #: Unix seconds at which the job is attempted again.
     expires: float
@@ -200,7 +201,7 @@ class FailedAttempts:
             job = task.job
             queue = self._state.queues.get(job.queue) if job is not None else None
             if queue is None or cache.contexts(queue, task) != fit.contexts:
-                self._wake_class(key, None)
+                self._wake_class(key, everything=True)
                 continue
             feasible, _ = cache.static_results(cache.intern(fit.cls, fit.contexts))
             if not fit.is_current(table, feasible):
@@ -212,10 +213,8 @@ class FailedAttempts:
                 if rows is None:
                     rows = changed[fit.serial] = np.flatnonzero(table.stamps > fit.serial)
                 change = fit.update(table, rows)
-            if change is FitChange.MORE:
-                self._wake_class(key, fit.total)
-            elif change is FitChange.OTHER:
-                self._wake_class(key, _ANY_CHANGE)
+            if change is not FitChange.NONE:
+                self._wake_class(key, is_more=change is FitChange.MORE)
 
     # --- the records ------------------------------------------------------------------------------------------------
 
@@ -249,7 +248,10 @@ class FailedAttempts:
             entry = self._classes.get(key)
             fit = self._fit_of(signature) if entry is None else entry.fit
             count = needed
-            if needed <= fit.total:  # more than free resources is missing
+            if needed < 0:
+                if self._dispatch.has("node_state") or fit.total < -needed:
+                    return
+            elif needed <= fit.total:  # more than free resources is missing
                 if self._dispatch.has("node_state"):
                     return  # node states change without a change of their node
                 count = _ANY_CHANGE
@@ -351,11 +353,13 @@ class FailedAttempts:
             if job is not None and (job.pending or job.phase is PodGroupPhase.PENDING):
                 self._state.active[key] = job
 
-    def _wake_class(self, key: Hashable, total: int | None) -> None:
-        """Attempts the jobs again that `total` pods of a class could satisfy; all of them when it is None."""
-        waiting = self._classes[key].waiting
+    def _wake_class(self, key: Hashable, *, is_more: bool = False, everything: bool = False) -> None:
+        """Attempts the jobs again that a change of the nodes of a class concerns; `is_more`: some node fits more."""
+        entry = self._classes[key]
+        waiting, total = entry.waiting, entry.fit.total
         for count in sorted(waiting):
-            if total is None or count <= total:
+            is_concerned = total < -count if count < 0 else count == _ANY_CHANGE or (is_more and count <= total)
+            if everything or is_concerned:
                 for job_key in sorted(waiting.get(count, ())):
                     self._wake(job_key)
 

@@ -127,6 +127,10 @@ class PlacementEngine:
         hooks = self._hooks.of(signature)
         return not (hooks.reads_other_nodes or hooks.reads_pods)
 
+    def fits_by_amounts(self, signature: PodSignature) -> bool:
+        """Whether no filter of this signature reads other nodes or the pods of a node, whatever its scores read."""
+        return self._hooks.of(signature).filters_by_amounts
+
     # --- quotas -----------------------------------------------------------------------------------------------------
 
     def quota_grant(self, queue: Queue, signature: PodSignature, run: Sequence[Task]) -> Grant:
@@ -138,7 +142,7 @@ class PlacementEngine:
             try:
                 if many is None:
                     refusal = single(queue, run[0])
-                    result = Grant(0 if refusal is not None else 1, refusal)
+                    result = Grant(0 if refusal is not None else 1, refusal, at_once=1)
                 else:
                     result = many(queue, signature, run if count == len(run) else run[:count])
             except Exception as error:

@@ -91,6 +91,7 @@ class _ApplyingHooks:
         self.row_scores = [hook for hook in scores if NODE_SPEC < hook.reads < CANDIDATES]
         self.comparing_scores = [hook for hook in scores if hook.reads >= CANDIDATES]
         self.read_pods = any(hook.reads == NODE_PODS for hook in (*filters, *scores))
+        self.filter_by_amounts = all(hook.reads < CANDIDATES and hook.reads != NODE_PODS for hook in filters)
         self.are_kept = not self.other_filters and not self.comparing_scores
         self.read_other_nodes = bool(self.other_filters) or any(hook.reads == OTHER_NODES for hook in scores)
 
@@ -102,6 +103,7 @@ class SignatureHooks:
         "_best_node",
         "_hooks",
         "_signature",
+        "filters_by_amounts",
         "picks_highest",
         "reads_other_nodes",
         "reads_pods",
@@ -113,6 +115,8 @@ class SignatureHooks:
         self._hooks = hooks
         #: Whether a filter or score reads more of a node than its amounts.
         self.reads_pods = hooks.read_pods
+        #: Whether the filters read nothing but the amounts and what placements cannot change.
+        self.filters_by_amounts = hooks.filter_by_amounts
         #: Whether placements elsewhere may change the result for a node.
         self.reads_other_nodes = hooks.read_other_nodes
         #: Whether the best node is that with the highest score by hooks that read single nodes.

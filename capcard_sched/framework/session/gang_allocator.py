@@ -58,6 +58,10 @@ class GangAllocator:
         self.by_amounts = True
         self._failed_roles: set[str] = set()
         self._placed_signatures: set[PodSignature] = set()
+        #: Whether the choice of a node depended on more than the amounts of the nodes that the pod may use.
+        self._chose_by_others = False
+        #: Whether the charge of a placed pod may depend on its node.
+        self._charged_by_node = False
         #: The pods of each signature that the job needs and that did not fit, 0 where any change counts; None when the
         #: failure depends on more than the job, the books of its queue and free resources.
         self.shortages: dict[PodSignature, int] | None = {} if not session.results.pipelined_tasks else None
@@ -105,9 +109,20 @@ class GangAllocator:
         return self._position
 
     def all_shortages(self) -> dict[PodSignature, int] | None:
-        """`shortages`, with the signatures that were placed: they are a part of the failure of those behind them."""
+        """`shortages`, with the signatures that were placed: they are a part of the failure of those behind them.
+
+        Quotas that refuse further pods of the only signature do so wherever the nodes hold as many pods as it placed:
+        the negative count of these. Where choices depend on other nodes, the failure of several signatures does, too.
+        """
         found = self.shortages
-        return found if found is None else {**found, **dict.fromkeys(self._placed_signatures - found.keys(), 0)}
+        if found is None:
+            return None
+        placed = self._placed_signatures - found.keys()
+        if not found and len(placed) == 1 and not self._charged_by_node:
+            return dict.fromkeys(placed, -self._placed)
+        if self._chose_by_others and len(placed) + len(found) > 1:
+            return None
+        return {**found, **dict.fromkeys(placed, 0)}
 
     def _end_unfinished(self, row: Reason) -> None:
         """Gives up on the rest of the gang: the attempt reached a bound of the session."""
@@ -152,8 +167,13 @@ class GangAllocator:
         task = run[0]
         if task.nominated_node and self._place_nominated(signature, task):
             return True
+        # A quota without the batch form sees each pod on its node before the next one.
+        self._charged_by_node |= grant.alternatives is not None or grant.at_once == 1
         ranking = engine.ranking(signature) if engine.reads_amounts_only(signature) else None
-        if ranking is None or ranking.is_per_node or self._is_idle_capacity_nominated():
+        is_nominated = self._is_idle_capacity_nominated()
+        if ranking is None or ranking.is_per_node or is_nominated:
+            if is_nominated or not engine.fits_by_amounts(signature):
+                self.shortages = None
             return self._place_one(signature, task)
         known = None if ready or self._count else ranking.known_limit
         if known is not None and self._is_known_unschedulable(signature, known, run, grant.count):
@@ -219,10 +239,11 @@ class GangAllocator:
 
     def _place_one(self, signature: PodSignature, task: Task) -> bool:
         """Places one pod: its nodes depend on each other or on nominations, or differ in more than amounts."""
-        self.by_amounts, self.shortages = False, None
+        self.by_amounts, self._chose_by_others = False, True
         row = self._engine.best(signature)
         if row < 0:
             return self._pipeline_one(signature, task, None)
+        self._placed_signatures.add(signature)
         return self._put(self._statement.allocate, task, row)
 
     def _pipeline_one(self, signature: PodSignature, task: Task, ranking: Ranking | None) -> bool:
