@@ -11,6 +11,7 @@ import os
 import tempfile
 import time
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -61,6 +62,8 @@ class PeerRun(msgspec.Struct, frozen=True):
     elapsed: float
     #: From the last creation to the last mark.
     after_creation: float
+    #: As `elapsed`, to the end of the session that decided on the last eviction; 0: none did.
+    decided: float
     #: Marks per second, from the first to the last.
     rate: float
     #: From the creation of an object, or as `elapsed` where it existed before, to its mark: p50, p90, p99.
@@ -181,12 +184,11 @@ async def _run(
         began = time.monotonic()
         ours = _daemon(server, connections, program, folder, writes_first=bool(load.rate))
         process = ours if scheduler == _OURS else _kube_scheduler(server)
+        cpu, server_cpu = 0.0, server.cpu_seconds()
         async with process as pid:
             if not load.is_restart:
                 await asyncio.sleep(3)  # the first session, or cycle
-            cpu, server_cpu = (0.0, 0.0) if load.is_restart else (cpu_seconds(pid), server.cpu_seconds())
-            if not load.is_restart:
-                began = time.monotonic()
+                began, cpu, server_cpu = time.monotonic(), cpu_seconds(pid), server.cpu_seconds()
                 await _create(server, load, gangs)
             created = time.monotonic()
             seen = await watcher.answer(Seen, _LIMIT)
@@ -200,6 +202,7 @@ async def _run(
         load.reached,
         last - began,
         last - created,
+        _decided(folder, time.time() - time.monotonic() + began) if load.mark == "evicted" else 0.0,
         len(seen.bound) / max(last - first, 1e-3),
         (p50, p90, p99),
         used,
@@ -208,6 +211,13 @@ async def _run(
         raw,
         machine_load,
     )
+
+
+def _decided(folder: Path, began: float) -> float:
+    """Seconds from `began`, Unix seconds, to the last session of the daemon's log that evicts."""
+    sessions = map(msgspec.json.decode, (folder / "daemon.log").read_bytes().splitlines())
+    times = [line["time"] for line in sessions if line["msg"] == "session" and line.get("evicted")]
+    return datetime.fromisoformat(times[-1]).timestamp() - began
 
 
 async def _create(server: Server, load: SceneLoad, documents: list[objects.Document]) -> None:
@@ -268,7 +278,7 @@ def _table(runs: list[PeerRun]) -> Table:
             run.scheduler,
             scene.published if ours else "",
             scene.goal if ours else "",
-            f"{run.elapsed:.1f} s",
+            f"{run.elapsed:.1f} s" + (f", decided {run.decided:.1f} s" if run.decided else ""),
             f"{run.after_creation:.1f} s",
             f"{run.rate:,.0f}",
             f"{run.raw:,.0f}" if run.raw else "",
