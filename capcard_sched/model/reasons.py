@@ -129,6 +129,10 @@ CLAIM_SEARCHES = Reason(
     "SessionDeadline",
     "not tried in this session: the namespace reached the bound of searches that find no devices for ResourceClaims",
 )
+GROUP_COMPARISONS = Reason(
+    "SessionDeadline",
+    "not tried in this session: the namespace reached the bound of comparisons of PodGroups by spec.topologyAffinity",
+)
 QUEUE_STRICT_FIFO = Reason("Unschedulable", "Waiting behind <{job}> (FIFO queue <{queue}>)", "Normal")
 
 # --- capacity: hierarchical queues ---------------------------------------------------------------------------------

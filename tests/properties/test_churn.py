@@ -6,6 +6,7 @@ import gc
 import types
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -15,9 +16,12 @@ import pytest
 from capcard_sched.devices import claims
 from capcard_sched.framework import core
 from capcard_sched.framework.placement import signature_cache
-from capcard_sched.framework.toolkit import pod_selectors, topology_counts
+from capcard_sched.framework.session import node_places
+from capcard_sched.framework.toolkit import node_index, pod_selectors, topology_counts
 from capcard_sched.model import deltas
 from capcard_sched.model.kinds import KINDS
+from capcard_sched.plugins.capacity_card import cards
+from capcard_sched.plugins.predicates import empty_nodes
 from capcard_sched.state import classes, cluster, jobs
 from capcard_sched.testing import Harness
 
@@ -27,6 +31,11 @@ _SPARES: Final = {
     "entries": (
         *((module, "_SPARE") for module in (claims, classes, cluster, jobs)),
         *((module, "MAX_CLASSES") for module in (pod_selectors, topology_counts)),
+        *((node_places, name) for name in ("_MOST_CLASSES", "_MOST_LIMITED")),
+        (classes, "_MOST_SPECS"),
+        (empty_nodes, "_MOST_CONTENTS"),
+        (node_index, "_MAX_ENTRIES"),
+        (cards, "_SPARE"),
     ),
     "bytes": ((claims, "_SPARE_BYTES"), (cluster, "_SPARE_BYTES"), (classes, "_SPARE")),
     "sessions": (
@@ -207,6 +216,18 @@ def _queue(index: int, **spec: Any) -> Json:
         "capability": amounts, "deserved": amounts, "guarantee": {"resource": amounts}, **spec}}  # fmt: skip
 
 
+def _members(index: int) -> list[Json]:
+    """Pods of a gang that waits."""
+    gang, own = {"scheduling.k8s.io/group-name": "gang"}, {"namespace": "default"}
+    return [
+        _pod(index, {"nodeSelector": _names(index)}, gang, **own),
+        _pod(index, {"containers": [{"name": "c", "resources": {"requests": {"cpu": f"{index + 1}m"}}}]}, gang, **own),
+        _pod(index, {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": f"c{index}"}}]}, gang, **own),
+        _pod(index, {"containers": [{"name": "c", "ports": [{"hostPort": index + 1}]}]}, gang, **own),
+        _pod(index, {"resourceClaims": [{"name": "c", "resourceClaimName": f"c{index}"}]}, gang, **own),
+    ]  # fmt: skip
+
+
 #: What tenants create: kind to the objects of one name, one after the other.
 _CHURN: Final[dict[str, Callable[[int], list[Json]]]] = {
     "Pod": _pods,
@@ -227,12 +248,16 @@ _CHURN: Final[dict[str, Callable[[int], list[Json]]]] = {
 _TYPES: Final = {one.name: one.watch.type for one in KINDS if one.watch is not None}
 
 
+#: The objects of one number, one after the other.
+_Made = Callable[[int], list[Json]]
+
+
 class Churn:
     """Objects of one kind that come and go, beside a cluster that stays."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, made: _Made) -> None:
         self.h = h = Harness(_CONF)
-        self._kind = kind
+        self._kind, self._made = kind, made
         for name in ("n1", "n2"):
             h.gpu_node(name, card="A", count=8)
         h.queue("q", cards={"A": 9}, capability={"cpu": "100", "memory": "100Gi"}, allowed=["*"])
@@ -241,6 +266,7 @@ class Churn:
         h.pod("p", group="g", requests={"cpu": "1"})
         h.group("waiting", queue="q")
         h.pod("waits", group="waiting", requests={"cpu": "1000"})
+        h.group("gang", queue="q", min_member=1000)
         h.step()
 
     @staticmethod
@@ -250,7 +276,7 @@ class Churn:
     def run(self, first: int, count: int) -> None:
         """Objects with the numbers from `first` on."""
         for begin in range(first, first + count, _AT_ONCE):
-            made = [_CHURN[self._kind](index) for index in range(begin, begin + _AT_ONCE)]
+            made = [self._made(index) for index in range(begin, begin + _AT_ONCE)]
             for stage in zip(*made, strict=True):
                 for obj in stage:
                     self.h.apply(self._changed(self._kind, obj))
@@ -265,14 +291,30 @@ class Churn:
         gc.collect()
 
 
-@pytest.mark.parametrize(
-    ("kind", "bound"), [(kind, "entries") for kind in _CHURN] + [(kind, "bytes") for kind in ("Pod", "ResourceClaim")]
-)
-def test_objects_that_are_gone_leave_nothing(kind: str, bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def _cases() -> Iterator[Any]:
+    """All objects of a kind one after the other, and each alone: a change by one may clear what another left."""
+    for bound, kinds in (("entries", (*_CHURN,)), ("bytes", ("Pod", "ResourceClaim"))):
+        for kind in kinds:
+            yield pytest.param(kind, _CHURN[kind], bound, id=f"{kind}-{bound}")
+    for kind, made in (*_CHURN.items(), ("Pod", _members)):
+        count = len(made(0))
+        for place in range(count) if count > 1 else ():
+            single = partial(_single, made, place)
+            yield pytest.param(kind, single, "entries", id=f"{made.__name__.lstrip('_')}-{kind}-{place}")
+
+
+def _single(made: _Made, place: int, index: int) -> list[Json]:
+    return [made(index)[place]]
+
+
+@pytest.mark.parametrize(("kind", "made", "bound"), [*_cases()])
+def test_objects_that_are_gone_leave_nothing(
+    kind: str, made: _Made, bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Bounds of caches are as small as possible here: of their entries, or of the bytes of their entries."""
     for module, name in (*_SPARES[bound], *_SPARES["sessions"]):
         monkeypatch.setattr(module, name, 8)
-    churn = Churn(kind)
+    churn = Churn(kind, made)
     churn.run(0, _FEW)
     before = sizes(churn.h.core)
     churn.run(_FEW, _MANY)
