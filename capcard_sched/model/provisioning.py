@@ -40,8 +40,12 @@ FIRST_BACKOFF: Final = 60.0
 LONGEST_BACKOFF: Final = 1800.0
 #: Seconds from the creation of a request whose capacity was taken back to that of the next.
 RENEWAL_SECONDS: Final = 60.0
-#: Characters of the name of a PodGroup in that of its request: names of PodTemplates append two numbers.
-_LONGEST_PREFIX: Final = 220
+#: Requests of one namespace without an answer of the autoscaler, which evaluates the requests of all one after another.
+MOST_UNANSWERED: Final = 32
+#: Seconds that the time of a condition may be ahead; one further ahead is no time of its failure.
+_MOST_AHEAD: Final = 60.0
+#: Characters of the name of a PodGroup in that of its request: names of PodTemplates append numbers of 10 and 2 digits.
+_LONGEST_PREFIX: Final = 216
 _MOST_FAILURES: Final = 99
 _LONGEST_MESSAGE: Final = 256
 
@@ -122,6 +126,10 @@ class CapacityRequest(msgspec.Struct, frozen=True):
         """Seconds from its failure to the next request."""
         return backoff_of(self.failures)
 
+    def backoff_end(self, now: float) -> float:
+        """Unix seconds of the end of the backoff after its failure, which a clock that is ahead does not delay."""
+        return (self.since if self.since <= now + _MOST_AHEAD else self.created) + self.backoff
+
 
 def backoff_of(failures: int) -> float:
     """Seconds from a failure, after so many before it, to the next request."""
@@ -178,7 +186,7 @@ def next_step(request: CapacityRequest | None, digest: str, now: float) -> NextS
     if request is None or request.digest != digest:
         return NextStep("new")
     if request.state == "failed":
-        until = request.since + request.backoff
+        until = request.backoff_end(now)
         return NextStep("wait", until) if now < until else NextStep("new", failures=request.failures + 1)
     if request.state in {"expired", "revoked"}:
         until = request.created + RENEWAL_SECONDS
@@ -226,7 +234,7 @@ def _content(cls: TaskClass) -> str:
 def request_name(group: str, number: int) -> str:
     """The name of a request of a PodGroup. `group`: its name in the API."""
     if len(group) > _LONGEST_PREFIX:
-        group = f"{group[:_LONGEST_PREFIX]}-{hashlib.sha256(group.encode()).hexdigest()[:8]}"
+        group = f"{group[:_LONGEST_PREFIX].rstrip('-.')}-{hashlib.sha256(group.encode()).hexdigest()[:8]}"
     return f"{group}-provisioning-{number}"
 
 
@@ -235,11 +243,11 @@ def template_name(request: str, index: int) -> str:
     return f"{request}-{index}"
 
 
-def provisioning_text(request: CapacityRequest) -> str:
-    """What a gang waits for, by its last request, as a sentence."""
+def provisioning_text(request: CapacityRequest, now: float) -> str:
+    """What a gang waits for, by its last request, as a sentence. `now`: Unix seconds."""
     about = f"{PROVISIONING_REQUEST} {request.name}"
     if request.state == "failed":
-        end = format_timestamp(request.since + request.backoff)
+        end = format_timestamp(request.backoff_end(now))
         detail = f": {request.message}" if request.message else ""
         return f"{about} failed{detail}; the next one follows at {end}"
     return f"{about} {_SENTENCES[request.state]}"

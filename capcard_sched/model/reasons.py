@@ -268,6 +268,10 @@ PROVISIONING_UNAVAILABLE = Reason(
     "ProvisioningUnavailable",
     "--provisioning-request-class has no effect until a restart: {detail}; pods that lack nodes are Unschedulable",
 )
+TOO_MANY_REQUESTS = Reason(
+    "ProvisioningDelayed",
+    "{most} ProvisioningRequests of namespace {namespace} have no answer of the autoscaler: that of the gang follows",
+)
 TOO_MANY_POD_SETS = Reason(
     "TooManyPodSets",
     "the minimum of the gang has {count} roles and templates, and a ProvisioningRequest has {most} at most: "

@@ -33,6 +33,8 @@ class Objects:
     def __init__(self, *, served: bool = True) -> None:
         self.by_path: dict[str, dict[str, Any]] = {}
         self.served = served
+        #: Paths of objects with a finalizer.
+        self.kept: set[str] = set()
         #: Method and path to the error of the next request.
         self.errors: dict[tuple[str, str], ApiError] = {}
         self._uids = itertools.count()
@@ -65,7 +67,8 @@ class Objects:
         if method == "DELETE":
             given = msgspec.json.decode(body)["preconditions"]["uid"]
             assert given == self.by_path[path]["metadata"]["uid"]
-            del self.by_path[path]
+            if path not in self.kept:
+                del self.by_path[path]
             return b"{}"
         return msgspec.json.encode(self.by_path[path])
 
@@ -90,7 +93,7 @@ async def send(objects: Objects, *intents: RequestCapacity | WithdrawRequest) ->
     writer = CapacityRequests(context)
     for intent in intents:
         call = CapacityCall(writer, intent, gate.term)
-        for _ in range(10):
+        for _ in range(50):
             outcome = await writer.send(call)
             writer.end(call, outcome)
             if outcome.result is not WriteResult.AGAIN:
@@ -136,6 +139,16 @@ async def test_what_an_interrupted_attempt_left_is_replaced() -> None:
     assert await send(objects, REQUEST) == []
     assert objects.made == EVERYTHING
     assert objects.by_path[f"{TEMPLATES}/g-provisioning-1-0"]["template"]["spec"] == {"containers": [{"name": "a"}]}
+
+
+async def test_a_template_that_a_finalizer_keeps_refuses_the_request() -> None:
+    objects = Objects()
+    path = f"{TEMPLATES}/g-provisioning-1-1"
+    objects.put(path, owner="uid-g")
+    objects.kept.add(path)
+    [refused] = await send(objects, REQUEST)
+    assert isinstance(refused, CapacityRequestRefused)
+    assert "g-provisioning-1-1 exists, and is not deleted" in refused.message
 
 
 async def test_a_request_whose_response_was_lost_is_there() -> None:

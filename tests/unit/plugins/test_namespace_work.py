@@ -212,7 +212,7 @@ def test_the_places_of_claims_are_counted_over_several_sessions(monkeypatch: pyt
         jobs = h.core.snapshot().state.jobs
         return sum(jobs[f"bad/bad-{number}"].node_limit is not None for number in range(_HOSTILE))
 
-    found = []
+    found: list[int] = []
     while (len(found) < 2 or found[-1] > found[-2]) and len(found) < _HOSTILE:
         h.group("other", namespace="good", labels={"session": str(len(found))})
         h.step()
