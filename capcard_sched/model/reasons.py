@@ -270,7 +270,7 @@ PROVISIONING_UNAVAILABLE = Reason(
 )
 TOO_MANY_REQUESTS = Reason(
     "ProvisioningDelayed",
-    "{most} ProvisioningRequests of namespace {namespace} have no answer of the autoscaler: that of the gang follows",
+    "{most} ProvisioningRequests of namespace {namespace} are pending: that of the gang follows",
 )
 TOO_MANY_POD_SETS = Reason(
     "TooManyPodSets",

@@ -183,7 +183,8 @@ def _members(index: int) -> list[Json]:
 
 def _requests(index: int) -> list[Json]:
     """ProvisioningRequests of a PodGroup that exists, of one that does not, and of none."""
-    owner = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "name": f"g{index}", "uid": f"g{index}"}
+    owner = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "name": f"g{index}",
+             "uid": f"g{index}", "controller": True}  # fmt: skip
     failed = {"conditions": [{"type": "Failed", "status": "True", "message": f"m{index}"}]}
     return [
         {"metadata": _meta(index, namespace="default", ownerReferences=refs), "spec": {}, "status": failed}

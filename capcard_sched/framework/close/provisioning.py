@@ -15,8 +15,8 @@ from capcard_sched.model.provisioning import (
     CONSUMED_REQUEST,
     DEMAND_DIGEST,
     FAILURES,
+    MOST_PENDING_REQUESTS,
     MOST_POD_SETS,
-    MOST_UNANSWERED,
     CapacityDemand,
     CapacityRequest,
     demand_of,
@@ -72,8 +72,8 @@ class ProvisioningRequests:
         #: Key of the job to the Unix seconds of the end of its wait for another request.
         self._waits: dict[str, float] = {}
         self._intents: list[Intent] = []
-        #: By namespace, requests without an answer.
-        self._unanswered = Counter[str]()
+        #: By namespace, pending requests.
+        self._pending = Counter[str]()
         #: `namespace/name` of the requests in `_sent`.
         self._names: set[str] = set()
 
@@ -143,11 +143,11 @@ class ProvisioningRequests:
         return before ^ self._covered
 
     def _count(self, known: Mapping[str, CapacityRequest]) -> None:
-        """Counts the requests of each namespace that wait for an answer: those of its gangs, delivered or not."""
+        """Counts the requests of each namespace that are pending: those of its gangs, delivered or not."""
         found = {f"{each.namespace}/{each.name}": each for each in self._sent.values()}
         self._names = {*found}
         found |= known
-        self._unanswered = Counter(each.namespace for each in found.values() if each.owner and each.state == "pending")
+        self._pending = Counter(each.namespace for each in found.values() if each.owner and each.state == "pending")
 
     def _decide(self, session: Session, job: Job, minimum: tuple[str, ...]) -> bool:
         """The next step of one job; returns whether its pods wait for a request."""
@@ -178,12 +178,12 @@ class ProvisioningRequests:
         return True
 
     def _may_request(self, session: Session, job: Job) -> bool:
-        """Whether the namespace of a job has fewer requests without an answer than it may have."""
-        if self._unanswered.get(job.namespace, 0) < MOST_UNANSWERED:
-            self._unanswered[job.namespace] += 1
+        """Whether the namespace of a job has fewer pending requests than it may have."""
+        if self._pending.get(job.namespace, 0) < MOST_PENDING_REQUESTS:
+            self._pending[job.namespace] += 1
             return True
         row = reasons.TOO_MANY_REQUESTS
-        session.results.notice(job, row, row.render(namespace=job.namespace, most=MOST_UNANSWERED))
+        session.results.notice(job, row, row.render(namespace=job.namespace, most=MOST_PENDING_REQUESTS))
         return False
 
     def _wait(self, session: Session, job: Job, last: CapacityRequest, until: float) -> None:

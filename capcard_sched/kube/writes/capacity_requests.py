@@ -22,6 +22,7 @@ from capcard_sched.model.provisioning import (
     MOST_POD_SETS,
     POD_TEMPLATE,
     PROVISIONING_REQUEST,
+    owning_group,
     provisioning_bodies,
     template_name,
 )
@@ -169,4 +170,5 @@ class CapacityRequests(CallWriter[CapacityCall]):
 
 
 def _owner(found: _Owned) -> str:
-    return next((one.uid for one in found.metadata.owner_references or () if one.kind == "PodGroup"), "")
+    owner = owning_group(found.metadata)
+    return "" if owner is None else owner.uid

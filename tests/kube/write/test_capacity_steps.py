@@ -42,9 +42,10 @@ class Objects:
             spec = {"nodeName": "", "schedulingGates": [{"name": "x"}], "containers": [{"name": name}]}
             self.by_path[POD_PATH + name] = {"metadata": {"name": name, "labels": {"of": name}}, "spec": spec}
 
-    def put(self, path: str, owner: str = "", **notes: str) -> None:
+    def put(self, path: str, owner: str = "", *, controller: bool = True, **notes: str) -> None:
         """An object that is there already."""
-        owners = [{"kind": "PodGroup", "uid": owner}] if owner else []
+        group = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "name": "g", "uid": owner}
+        owners = [{**group, "controller": controller}] if owner else []
         name = path.rpartition("/")[2]
         self.by_path[path] = {"metadata": {"name": name, "uid": f"old-{name}", "ownerReferences": owners,
                                            "annotations": notes}}  # fmt: skip
@@ -122,7 +123,8 @@ async def test_templates_have_the_specs_of_the_pods_and_the_owner_of_the_request
             {"podTemplateRef": {"name": "g-provisioning-1-1"}, "count": 3},
         ],
     }
-    owner = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "name": "g", "uid": "uid-g"}
+    owner = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "name": "g", "uid": "uid-g",
+             "controller": True}  # fmt: skip
     assert template["metadata"]["ownerReferences"] == request["metadata"]["ownerReferences"] == [owner]
 
 
@@ -158,10 +160,10 @@ async def test_a_request_whose_response_was_lost_is_there() -> None:
 
 
 @pytest.mark.parametrize("path", [f"{TEMPLATES}/g-provisioning-1-0", f"{REQUESTS}/g-provisioning-1"])
-@pytest.mark.parametrize("owner", ["", "uid-of-another"])
-async def test_an_object_of_another_owner_is_neither_used_nor_deleted(path: str, owner: str) -> None:
+@pytest.mark.parametrize(("owner", "controller"), [("", True), ("uid-of-another", True), ("uid-g", False)])
+async def test_an_object_of_another_owner_is_neither_used_nor_deleted(path: str, owner: str, controller: bool) -> None:
     objects = Objects()
-    objects.put(path, owner)
+    objects.put(path, owner, controller=controller)
     before = objects.by_path[path]
     [refused] = await send(objects, REQUEST, WITHDRAWAL)
     assert isinstance(refused, CapacityRequestRefused)

@@ -13,8 +13,8 @@ from capcard_sched.model.autoscaling import AutoscalingOptions
 from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.intents import RequestCapacity
 from capcard_sched.model.provisioning import (
+    MOST_PENDING_REQUESTS,
     MOST_POD_SETS,
-    MOST_UNANSWERED,
     CapacityRequest,
     ProvisioningRequestObject,
     capacity_request,
@@ -141,9 +141,9 @@ def test_a_failure_in_the_future_does_not_silence_a_gang(ahead: float) -> None:
     assert next_step(request, "d", now + ahead + 90).action == "new"
 
 
-def test_a_namespace_has_a_bound_of_requests_without_an_answer() -> None:
+def test_a_namespace_has_a_bound_of_pending_requests() -> None:
     h = _gang("")
-    for number in range(MOST_UNANSWERED + 8):
+    for number in range(MOST_PENDING_REQUESTS + 8):
         h.group(f"g{number:02}", namespace="many", queue="q", min_member=2)
         for index in range(2):
             h.pod(f"p{number}-{index}", namespace="many", group=f"g{number:02}", card="A", cards=2)
@@ -151,16 +151,16 @@ def test_a_namespace_has_a_bound_of_requests_without_an_answer() -> None:
     for index in range(2):
         h.pod(f"o{index}", namespace="few", group="other", card="A", cards=2)
     made = [one for _ in range(3) for one in _requests(h)]
-    assert len([one for one in made if one.namespace == "many"]) == MOST_UNANSWERED
+    assert len([one for one in made if one.namespace == "many"]) == MOST_PENDING_REQUESTS
     assert [one.group for one in made if one.namespace == "few"] == ["other"]
     delayed = {one.group for one in made if one.namespace == "many"}
-    last = next(f"g{number:02}" for number in range(MOST_UNANSWERED + 8) if f"g{number:02}" not in delayed)
+    last = next(f"g{number:02}" for number in range(MOST_PENDING_REQUESTS + 8) if f"g{number:02}" not in delayed)
     assert [code for code, _ in h.event_messages("PodGroup", last)].count("ProvisioningDelayed") == 1
     first = next(one for one in made if one.namespace == "many")
     body = {"kind": "ProvisioningRequest", "metadata": {
         "name": first.name, "namespace": first.namespace, "uid": "x", "annotations": dict(first.annotations),
         "ownerReferences": [{"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "name": first.group,
-                             "uid": first.uid}]},
+                             "uid": first.uid, "controller": True}]},
         "status": {"conditions": [{"type": "Provisioned", "status": "True"}]}}  # fmt: skip
     h.apply(ObjectChanged(msgspec.convert(body, ProvisioningRequestObject)))
-    assert [one.namespace for one in _requests(h)] == ["many"], "an answer makes place for the next"
+    assert [one.namespace for one in _requests(h)] == ["many"], "a decision makes place for the next"
