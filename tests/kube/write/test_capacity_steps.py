@@ -42,7 +42,7 @@ class Objects:
             spec = {"nodeName": "", "schedulingGates": [{"name": "x"}], "containers": [{"name": name}]}
             self.by_path[POD_PATH + name] = {"metadata": {"name": name, "labels": {"of": name}}, "spec": spec}
 
-    def put(self, path: str, owner: str = "", *, controller: bool = True, **notes: str) -> None:
+    def put(self, path: str, owner: str = "", notes: dict[str, str] | None = None, *, controller: bool = True) -> None:
         """An object that is there already."""
         group = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "name": "g", "uid": owner}
         owners = [{**group, "controller": controller}] if owner else []
@@ -155,7 +155,7 @@ async def test_a_template_that_a_finalizer_keeps_refuses_the_request() -> None:
 
 async def test_a_request_whose_response_was_lost_is_there() -> None:
     objects = Objects()
-    objects.put(f"{REQUESTS}/{REQUEST.name}", "uid-g", **{DEMAND_DIGEST: "d"})
+    objects.put(f"{REQUESTS}/{REQUEST.name}", "uid-g", {DEMAND_DIGEST: "d"})
     assert await send(objects, REQUEST) == []
 
 
