@@ -10,18 +10,20 @@ import numpy as np
 
 from capcard_sched.framework.api.node_hooks import NODE_SPEC, filter, score
 from capcard_sched.framework.api.plugin import Plugin, Reads
-from capcard_sched.framework.placement.hypernode_bounds import placed_by_hyper_node
+from capcard_sched.framework.toolkit.selected_groups import PlacedGroups
 from capcard_sched.model import reasons
 from capcard_sched.model.group_affinity import AFFINITY_PLUGIN
+from capcard_sched.model.quoting import plural
 from capcard_sched.model.refusal import Code, Refusal
-from capcard_sched.model.selectors import matches_labels, namespace_labels
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from capcard_sched.framework.api.node_view import FilterResult, Mask, NodeView, PodSignature, Scores
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.placement.hypernode_bounds import HyperNodeRows
+    from capcard_sched.framework.session.namespace_work import NamespaceWork
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.group_affinity import GroupTerm
     from capcard_sched.model.hyper_nodes import HyperNodeTree
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 MAX_SCORE: Final = 100.0
 #: In texts, which tenants read, in place of the name of a group in another namespace.
 _OF_OTHERS: Final = "a group of another namespace"
+#: HyperNodes that the reasons of a pod name; more are counted together.
+_MOST_NAMED: Final = 8
+_MORE_HOLDERS: Final = "node(s) were in further HyperNodes that hold other groups"
 
 
 class GroupTopologyAffinityArguments(msgspec.Struct, frozen=True):
@@ -39,28 +44,30 @@ class GroupTopologyAffinityArguments(msgspec.Struct, frozen=True):
 
 
 class OccupiedDomains(NamedTuple):
-    """The HyperNodes of one term that hold pods of other groups."""
+    """The HyperNodes that one required term excludes, and no term before it."""
 
     #: The place of the term: `required[0]`.
     at: str
-    #: 1 to 100 for a preferred term, 0 for a required one.
-    weight: int
     #: Number of the tier; None when no HyperNode has it.
     tier: int | None
     #: The tier as the term names it.
     wanted: str
-    #: Why a required term is not evaluated; "" if it is.
+    #: Why the term is not evaluated; "" if it is.
     problem: str
     #: Numbers of HyperNodes with the key of one of the groups there, ascending; `_OF_OTHERS` of another namespace.
     holders: tuple[tuple[int, str], ...]
 
 
 class AffinityContext(NamedTuple):
-    """The plugin's part of a signature: all that decides on nodes."""
+    """The plugin's part of a signature: all that decides on nodes. Of a length in O(HyperNodes + terms)."""
 
     #: The version of the tree that the numbers are of.
     version: int
-    terms: tuple[OccupiedDomains, ...]
+    required: tuple[OccupiedDomains, ...]
+    #: Numbers of HyperNodes with the sum of the weights of the preferred terms that they violate, ascending.
+    lost: tuple[tuple[int, int], ...]
+    #: Whether the terms were not evaluated: the namespace reached its bound of comparisons.
+    is_postponed: bool = False
 
 
 class GroupTopologyAffinity(Plugin):
@@ -78,17 +85,14 @@ class GroupTopologyAffinity(Plugin):
     reads = Reads.NAMESPACES
 
     def open(self, session: Session) -> None:
-        self._session = session
         self._tree: HyperNodeTree = session.snapshot.tree
-        #: Namespace and selection of a term to the groups that it selects.
-        self._peers: dict[tuple[str, bytes], list[Job]] = {}
-        #: Key of a job to its HyperNodes; dropped when its pods change.
-        self._leaves: dict[str, frozenset[int]] = {}
-        self._above: dict[int, np.ndarray[tuple[int], np.dtype[np.intp]]] = {}
+        self._work: NamespaceWork = session.namespace_work
+        self._work.counts_comparisons = True
+        self._groups = PlacedGroups(session)
         #: Key of a job with terms to its context, and the placements of others before it.
         self._contexts: dict[str, tuple[int, AffinityContext]] = {}
-        #: The number of placements of the session, and of each job: its own do not change its context.
-        self._placements, self._own = 0, Counter[str]()
+        #: The number of placements of each job: its own do not change its context.
+        self._own = Counter[str]()
 
     def on_allocate(self, placement: Placement) -> None:
         self._note(placement)
@@ -97,99 +101,73 @@ class GroupTopologyAffinity(Plugin):
         self._note(placement)
 
     def _note(self, placement: Placement) -> None:
-        self._leaves.pop(placement.job.key, None)
-        self._placements += 1
+        self._groups.note(placement.job)
         self._own[placement.job.key] += 1
 
     # --- occupied HyperNodes ----------------------------------------------------------------------------------------
 
     def signature(self, queue: Queue, task: Task) -> AffinityContext | None:
-        """The occupied HyperNodes of each term, for pods with requests of a group with terms."""
+        """The occupied HyperNodes of the terms, for pods with requests of a group with terms."""
         job = task.job
         if job is None or not job.anti_affinity or task.cls.best_effort:
             return None
         return self._context(job)
 
     def _context(self, job: Job) -> AffinityContext:
-        known, others = self._contexts.get(job.key), self._placements - self._own[job.key]
-        if known is None or known[0] != others:
-            found = AffinityContext(
-                self._tree.version, tuple([self._occupied(job, term) for term in job.anti_affinity])
+        known, others = self._contexts.get(job.key), len(self._groups.moves) - self._own[job.key]
+        if known is not None and known[0] == others:
+            return known[1]
+        if not self._work.may_compare(job):
+            return AffinityContext(self._tree.version, (), (), is_postponed=True)
+        found = self._evaluated(job)
+        self._contexts[job.key] = others, found
+        return found
+
+    def _evaluated(self, job: Job) -> AffinityContext:
+        required: list[OccupiedDomains] = []
+        excluded, lost = set[int](), Counter[int]()
+        for term in job.anti_affinity:
+            tier = term.tier_in(self._tree)
+            held: Mapping[int, str] = {}
+            if tier is not None and not term.problem:
+                held = self._groups.selected(job.namespace, term).holders(tier, job)
+                self._work.compare(job.namespace, 1 + len(held))
+            if term.weight:
+                lost.update(dict.fromkeys(held, term.weight))
+                continue
+            holders = tuple(
+                [
+                    (number, key if key.startswith(f"{job.namespace}/") else _OF_OTHERS)
+                    for number, key in held.items()
+                    if number not in excluded
+                ]
             )
-            known = self._contexts[job.key] = others, found
-        return known[1]
-
-    def _occupied(self, job: Job, term: GroupTerm) -> OccupiedDomains:
-        tier, holders = term.tier_in(self._tree), dict[int, str]()
-        if tier is not None and not term.problem:
-            above = self._above_at(tier)
-            for peer in self._peers_of(job.namespace, term):
-                if peer.uid != job.uid:
-                    for leaf in sorted(self._leaves_of(peer)):
-                        if (number := int(above[leaf])) >= 0:
-                            holders.setdefault(number, peer.key if peer.namespace == job.namespace else _OF_OTHERS)
-        wanted = term.tier_name or str(term.tier)
-        return OccupiedDomains(term.at, term.weight, tier, wanted, term.problem, tuple(sorted(holders.items())))
-
-    def _peers_of(self, namespace: str, term: GroupTerm) -> list[Job]:
-        """The groups that a term of a PodGroup in a namespace selects, by key; itself included. O(jobs) once."""
-        found = self._peers.get((namespace, term.selection))
-        if found is None:
-            labels, jobs = self._session.snapshot.namespaces, self._session.jobs
-            found = self._peers[namespace, term.selection] = [
-                job
-                for _, job in sorted(jobs.items())
-                if job.is_editable
-                and matches_labels(term.groups, job.labels)
-                and (
-                    job.namespace == namespace
-                    if term.namespaces is None
-                    else matches_labels(term.namespaces, namespace_labels(job.namespace, labels.get(job.namespace)))
-                )
-            ]
-        return found
-
-    def _leaves_of(self, job: Job) -> frozenset[int]:
-        """The lowest HyperNodes with placed pods of a job; -1 for nodes in none."""
-        found = self._leaves.get(job.key)
-        if found is None:
-            counted = placed_by_hyper_node(self._tree, job)
-            found = self._leaves[job.key] = frozenset(number for number, pods in counted.items() if pods)
-        return found
-
-    def _above_at(self, tier: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-        """By HyperNode, the one of a tier that it is or is in, -1 for none; the last entry is for nodes in none."""
-        found = self._above.get(tier)
-        if found is None:
-            tree = self._tree
-            found = np.full(len(tree) + 1, -1, dtype=np.intp)
-            for number in range(len(tree) - 1, -1, -1):  # parents follow their members
-                found[number] = number if tree.tiers[number] == tier else found[tree.parents[number]]
-            self._above[tier] = found
-        return found
+            excluded.update(held)
+            wanted = term.tier_name or str(term.tier)
+            required.append(OccupiedDomains(term.at, tier, wanted, term.problem, holders))
+        return AffinityContext(self._tree.version, tuple(required), tuple(sorted(lost.items())))
 
     # --- required terms ---------------------------------------------------------------------------------------------
 
     def _is_required(self, signature: PodSignature) -> bool:
         context = signature.context(self.name)
-        return context is not None and any(not term.weight for term in context.terms)
+        return context is not None and bool(context.required or context.is_postponed)
 
     def _is_preferred(self, signature: PodSignature) -> bool:
         context = signature.context(self.name)
-        return context is not None and any(term.weight for term in context.terms)
+        return context is not None and bool(context.lost)
 
     def pre_predicate(self, signature: PodSignature) -> Refusal | None:
         """Refuses a pod that no node admits by a required term, with the term and the groups."""
         context = signature.context(self.name)
-        details = [] if context is None else [self._refusal_of(term) for term in context.terms if not term.weight]
-        found = [detail for detail in details if detail]
-        if not found and details:
-            leaf, is_open = self._tree.leaf, np.ones(len(self._tree.leaf), dtype=bool)
-            required = [term for term in context.terms if not term.weight]
-            for term in required:
-                is_open &= self._open_domains(term)[leaf]
-            if not is_open.any():
-                found = [self._holders_text(term) for term in required if term.holders]
+        if context is None:
+            return None
+        if context.is_postponed:
+            row = reasons.GROUP_COMPARISONS
+            return Refusal("pre_predicate", self.name, row.code, row.render(), Code.UNRESOLVABLE)
+        found = [detail for term in context.required if (detail := self._refusal_of(term))]
+        if not found and context.required and not self._open_leaves(context)[self._tree.leaf].any():
+            found = self._holders_texts(context)
         if not found:
             return None
         row = reasons.TOPOLOGY_OCCUPIED
@@ -203,34 +181,50 @@ class GroupTopologyAffinity(Plugin):
             return f"{term.at}: no HyperNode has tier {term.wanted}"
         return ""
 
-    def _holders_text(self, term: OccupiedDomains) -> str:
-        """`required[0]: s0 holds default/anchor, s1 holds default/other`."""
-        names = self._tree.names
-        return f"{term.at}: {', '.join(f'{names[number]} holds {holder}' for number, holder in term.holders)}"
+    def _holders_texts(self, context: AffinityContext) -> list[str]:
+        """`required[0]: s0 holds default/anchor, s1 holds default/other`; names of a few HyperNodes."""
+        names, found, total = self._tree.names, list[str](), 0
+        for term in context.required:
+            named = term.holders[: max(0, _MOST_NAMED - total)]
+            total += len(term.holders)
+            if named:
+                found.append(f"{term.at}: {', '.join(f'{names[number]} holds {holder}' for number, holder in named)}")
+        return [*found, f"{plural(total - _MOST_NAMED, 'more HyperNode')}"] if total > _MOST_NAMED else found
 
-    def _open_domains(self, term: OccupiedDomains) -> Mask:
-        """Whether a term admits nodes, by their lowest HyperNode: bool [HyperNodes + 1], the last for none."""
-        assert term.tier is not None
-        above = self._above_at(term.tier)
-        admitted: Mask = (above >= 0) & ~np.isin(above, [number for number, _ in term.holders])
-        return admitted
+    def _open_leaves(self, context: AffinityContext) -> Mask:
+        """Whether the required terms admit nodes, by their lowest HyperNode: bool [HyperNodes + 1]."""
+        found: Mask = np.ones(len(self._tree) + 1, dtype=bool)
+        excluded = [number for term in context.required for number, _ in term.holders]
+        for tier in {term.tier for term in context.required if term.tier is not None}:
+            above = self._groups.above_at(tier)
+            found &= (above >= 0) & ~np.isin(above, excluded)
+        return found
 
     @filter(reads=NODE_SPEC, when=_is_required)
     def filter_occupied(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
-        leaf = rows.take(self._tree.leaf)
-        for term in signature.context(self.name).terms:
-            if term.weight:
-                continue
+        context, leaf = signature.context(self.name), rows.take(self._tree.leaf)
+        if context.is_postponed:
+            result.reject_all(Code.UNRESOLVABLE, reasons.GROUP_COMPARISONS.render())
+            return
+        tiers, named = set[int](), 0
+        for term in context.required:
             if term.tier is None or term.problem:
                 result.reject_all(Code.UNRESOLVABLE, self._refusal_of(term))
                 continue
-            above = self._above_at(term.tier)[leaf]
-            result.reject(above < 0, Code.UNRESOLVABLE, f"node(s) were in no HyperNode of tier {term.wanted}")
-            for number, holder in term.holders:
+            above = self._groups.above_at(term.tier)[leaf] if term.holders or term.tier not in tiers else None
+            if above is None:
+                continue
+            if term.tier not in tiers:
+                tiers.add(term.tier)
+                result.reject(above < 0, Code.UNRESOLVABLE, f"node(s) were in no HyperNode of tier {term.wanted}")
+            for number, holder in term.holders[: _MOST_NAMED - named]:
                 name = self._tree.names[number]
                 result.reject(
                     above == number, Code.UNRESOLVABLE, f"node(s) were in HyperNode {name} that holds {holder}"
                 )
+            if more := [number for number, _ in term.holders[_MOST_NAMED - named :]]:
+                result.reject(np.isin(above, more), Code.UNRESOLVABLE, _MORE_HOLDERS)
+            named = min(_MOST_NAMED, named + len(term.holders))
 
     # --- preferred terms --------------------------------------------------------------------------------------------
 
@@ -252,9 +246,10 @@ class GroupTopologyAffinity(Plugin):
 
     def _preference(self, context: AffinityContext) -> Scores:
         """By lowest HyperNode: float64 [HyperNodes + 1], the last for nodes in none."""
-        lost = np.zeros(len(self._tree) + 1)
-        for term in context.terms:
-            if term.weight and term.tier is not None:
-                above = self._above_at(term.tier)
-                lost += np.where(np.isin(above, [number for number, _ in term.holders]), term.weight, 0.0)
-        return np.maximum(0.0, MAX_SCORE - lost) * self.arguments.weight
+        by_number, total = np.zeros(len(self._tree) + 1), np.zeros(len(self._tree) + 1)
+        for number, weight in context.lost:
+            by_number[number] = weight
+        for tier in {self._tree.tiers[number] for number, _ in context.lost}:
+            above = self._groups.above_at(tier)
+            total += np.where(above >= 0, by_number[above], 0.0)
+        return np.maximum(0.0, MAX_SCORE - total) * self.arguments.weight

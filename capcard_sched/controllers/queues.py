@@ -91,10 +91,13 @@ class QueueController:
         for queue, present in ((old, False), (new, True)):
             if queue is None:
                 continue
-            siblings = self._children.setdefault(parent_of(queue), {})
-            siblings.pop(meta(queue)["name"], None)
+            parent, name = parent_of(queue), meta(queue)["name"]
+            siblings = self._children.setdefault(parent, {})
+            siblings.pop(name, None)
             if present:
-                siblings[meta(queue)["name"]] = None
+                siblings[name] = None
+            elif not siblings:
+                del self._children[parent]
         found = new if new is not None else old
         assert found is not None
         name = meta(found)["name"]

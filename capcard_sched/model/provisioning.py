@@ -9,6 +9,7 @@ import msgspec
 
 from capcard_sched.model.kube_groups import KUBE_API, job_name, kube_name
 from capcard_sched.model.objects import ApiStruct, ObjectMeta
+from capcard_sched.model.ownership import Owner, controller_of_meta
 from capcard_sched.model.timestamps import format_timestamp, parse_time
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ VOLCANO_GROUPS: Final = "scheduling.volcano.sh/v1beta1"
 ProvisioningClass: TypeAlias = Literal[
     "", "check-capacity.autoscaling.x-k8s.io", "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
 ]
+_KUBE_GROUP: Final = KUBE_API.rpartition("/")[0]
+_VOLCANO_GROUP: Final = VOLCANO_GROUPS.rpartition("/")[0]
 #: Annotations of a pod that uses the capacity of a request: the name of the request, and its class.
 CONSUMED_REQUEST: Final = "autoscaling.x-k8s.io/consume-provisioning-request"
 CONSUMED_CLASS: Final = "autoscaling.x-k8s.io/provisioning-class-name"
@@ -40,8 +43,12 @@ FIRST_BACKOFF: Final = 60.0
 LONGEST_BACKOFF: Final = 1800.0
 #: Seconds from the creation of a request whose capacity was taken back to that of the next.
 RENEWAL_SECONDS: Final = 60.0
-#: Characters of the name of a PodGroup in that of its request: names of PodTemplates append two numbers.
-_LONGEST_PREFIX: Final = 220
+#: Pending requests of one namespace: an autoscaler evaluates those of all namespaces one after another.
+MOST_PENDING_REQUESTS: Final = 32
+#: Seconds that the time of a condition may be ahead; one further ahead is no time of its failure.
+_MOST_AHEAD: Final = 60.0
+#: Characters of the name of a PodGroup in that of its request: names of PodTemplates append numbers of 10 and 2 digits.
+_LONGEST_PREFIX: Final = 216
 _MOST_FAILURES: Final = 99
 _LONGEST_MESSAGE: Final = 256
 
@@ -122,20 +129,31 @@ class CapacityRequest(msgspec.Struct, frozen=True):
         """Seconds from its failure to the next request."""
         return backoff_of(self.failures)
 
+    def backoff_end(self, now: float) -> float:
+        """Unix seconds of the end of the backoff after its failure, which a clock that is ahead does not delay."""
+        return (self.since if self.since <= now + _MOST_AHEAD else self.created) + self.backoff
+
 
 def backoff_of(failures: int) -> float:
     """Seconds from a failure, after so many before it, to the next request."""
     return min(FIRST_BACKOFF * 2.0 ** min(failures, 30), LONGEST_BACKOFF)
 
 
+def owning_group(meta: ObjectMeta) -> Owner | None:
+    """The PodGroup that is the controller of a request or PodTemplate."""
+    found = controller_of_meta(meta)
+    is_group = found is not None and found.kind == "PodGroup" and found.group in {_KUBE_GROUP, _VOLCANO_GROUP}
+    return found if is_group else None
+
+
 def capacity_request(obj: ProvisioningRequestObject) -> CapacityRequest:
     """The facts of a ProvisioningRequest. Never raises."""
     meta = obj.metadata
     namespace, notes, created = meta.namespace or "default", meta.annotations or {}, parse_time(meta.creation_timestamp)
-    owner = next((one for one in meta.owner_references or () if one.kind == "PodGroup"), None)
+    owner = owning_group(meta)
     job = ""
     if owner is not None:
-        job = f"{namespace}/{job_name(owner.name) if owner.api_version == KUBE_API else owner.name}"
+        job = f"{namespace}/{job_name(owner.name) if owner.group == _KUBE_GROUP else owner.name}"
     true = {row.type: row for row in obj.status.conditions or () if row.status == "True"}
     kind, state = next(((kind, state) for kind, state in _STATES if kind in true), ("", "pending"))
     number, failures = meta.name.rpartition("-")[2], notes.get(FAILURES, "")
@@ -178,7 +196,7 @@ def next_step(request: CapacityRequest | None, digest: str, now: float) -> NextS
     if request is None or request.digest != digest:
         return NextStep("new")
     if request.state == "failed":
-        until = request.since + request.backoff
+        until = request.backoff_end(now)
         return NextStep("wait", until) if now < until else NextStep("new", failures=request.failures + 1)
     if request.state in {"expired", "revoked"}:
         until = request.created + RENEWAL_SECONDS
@@ -226,7 +244,7 @@ def _content(cls: TaskClass) -> str:
 def request_name(group: str, number: int) -> str:
     """The name of a request of a PodGroup. `group`: its name in the API."""
     if len(group) > _LONGEST_PREFIX:
-        group = f"{group[:_LONGEST_PREFIX]}-{hashlib.sha256(group.encode()).hexdigest()[:8]}"
+        group = f"{group[:_LONGEST_PREFIX].rstrip('-.')}-{hashlib.sha256(group.encode()).hexdigest()[:8]}"
     return f"{group}-provisioning-{number}"
 
 
@@ -235,11 +253,11 @@ def template_name(request: str, index: int) -> str:
     return f"{request}-{index}"
 
 
-def provisioning_text(request: CapacityRequest) -> str:
-    """What a gang waits for, by its last request, as a sentence."""
+def provisioning_text(request: CapacityRequest, now: float) -> str:
+    """What a gang waits for, by its last request, as a sentence. `now`: Unix seconds."""
     about = f"{PROVISIONING_REQUEST} {request.name}"
     if request.state == "failed":
-        end = format_timestamp(request.since + request.backoff)
+        end = format_timestamp(request.backoff_end(now))
         detail = f": {request.message}" if request.message else ""
         return f"{about} failed{detail}; the next one follows at {end}"
     return f"{about} {_SENTENCES[request.state]}"
@@ -264,6 +282,7 @@ def provisioning_bodies(intent: RequestCapacity, pods: Sequence[Mapping[str, Any
         "kind": "PodGroup",
         "name": kube or intent.group,
         "uid": intent.uid,
+        "controller": True,
     }
     found, sets = [], []
     for index, (each, pod) in enumerate(zip(intent.pod_sets, pods, strict=True)):

@@ -129,6 +129,10 @@ CLAIM_SEARCHES = Reason(
     "SessionDeadline",
     "not tried in this session: the namespace reached the bound of searches that find no devices for ResourceClaims",
 )
+GROUP_COMPARISONS = Reason(
+    "SessionDeadline",
+    "not tried in this session: the namespace reached the bound of comparisons of PodGroups by spec.topologyAffinity",
+)
 QUEUE_STRICT_FIFO = Reason("Unschedulable", "Waiting behind <{job}> (FIFO queue <{queue}>)", "Normal")
 
 # --- capacity: hierarchical queues ---------------------------------------------------------------------------------
@@ -263,6 +267,10 @@ PROVISIONING_BACKOFF = Reason(
 PROVISIONING_UNAVAILABLE = Reason(
     "ProvisioningUnavailable",
     "--provisioning-request-class has no effect until a restart: {detail}; pods that lack nodes are Unschedulable",
+)
+TOO_MANY_REQUESTS = Reason(
+    "ProvisioningDelayed",
+    "{most} ProvisioningRequests of namespace {namespace} are pending: that of the gang follows",
 )
 TOO_MANY_POD_SETS = Reason(
     "TooManyPodSets",

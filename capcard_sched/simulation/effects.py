@@ -12,6 +12,7 @@ from capcard_sched.controllers.objects import (
     POD_GROUP,
     JsonObject,
     annotations_of,
+    controller_key,
     key_of,
     meta,
     spec,
@@ -169,8 +170,8 @@ class IntentExecutor:
         names = [(POD_TEMPLATE, template_name(intent.name, index)) for index in range(intent.pod_sets)]
         for kind, name in [(PROVISIONING_REQUEST, intent.name), *names]:
             found = self._store.get(kind, intent.namespace, name)
-            owners = meta(found or {}).get("ownerReferences") or ()
-            if found is not None and any(owner["uid"] == intent.owner for owner in owners):
+            owner = None if found is None else controller_key(found)
+            if owner is not None and owner.uid == intent.owner:
                 self._store.delete(kind, intent.namespace, name)
 
     def _write_config_map(self, intent: WriteConfigMap) -> None:

@@ -124,7 +124,7 @@ class ClusterState:
         self.budgets = self._tables.limits.budgets
         self.card_budgets = self._tables.limits.card_budgets
         self.usage = self._tables.usage.usage
-        self.provisioning = ProvisioningTable(self.changes)
+        self.provisioning = ProvisioningTable(self.changes, self.jobs)
         #: HyperNodes by name; the tree they form is `tree`.
         self.hyper_nodes = self._tables.hyper_nodes.known
         #: NUMA facts by node name.

@@ -14,23 +14,28 @@ from capcard_sched.model.provisioning import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Container, Iterable, Mapping
 
     from capcard_sched.model.deltas import ObjectGone
     from capcard_sched.model.job import Job
     from capcard_sched.state.changes import Changes
 
+#: Refusals of jobs that are gone, beyond twice the number of the others, at most.
+_SPARE = 1024
+
 
 class ProvisioningTable:
     """Applies ProvisioningRequest deltas. A request is one of a job only if the uid of its owner is the PodGroup's."""
 
-    def __init__(self, changes: Changes) -> None:
-        self._changes = changes
+    def __init__(self, changes: Changes, jobs: Container[str]) -> None:
+        """`jobs`: keys of the jobs that exist."""
+        self._changes, self._jobs = changes, jobs
         #: By `namespace/name`.
         self.by_name: dict[str, CapacityRequest] = {}
         self._of_job: dict[str, dict[str, CapacityRequest]] = {}
         #: The last creation that was refused, by key of the job.
         self.refused: dict[str, CapacityRequestRefused] = {}
+        self._most_refused = _SPARE
         #: The refusal that shows that no request can be created; None for none in this leader term.
         self.unavailable: CapacityRequestRefused | None = None
         self.handlers: dict[type | str, Callable[[Any], None]] = {
@@ -50,7 +55,7 @@ class ProvisioningTable:
     def in_backoff(self, job: Job, now: float) -> bool:
         """Whether the last request of a job failed, and its backoff has not ended. `now`: Unix seconds."""
         last = newest(self.of(job))
-        return last is not None and last.state == "failed" and now < last.since + last.backoff
+        return last is not None and last.state == "failed" and now < last.backoff_end(now)
 
     def failed(self, jobs: Mapping[str, Job], now: float) -> set[str]:
         """Keys of the jobs of which `in_backoff` is true. O(jobs with requests)."""
@@ -88,6 +93,9 @@ class ProvisioningTable:
 
     def _refuse(self, delta: CapacityRequestRefused) -> None:
         key = f"{delta.namespace}/{delta.group}"
+        if len(self.refused) >= self._most_refused:
+            self.refused = {job: one for job, one in self.refused.items() if job in self._jobs}
+            self._most_refused = 2 * len(self.refused) + _SPARE
         self.refused[key] = delta
         if delta.is_unavailable and self.unavailable is None:
             self.unavailable = delta

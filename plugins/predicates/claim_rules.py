@@ -288,8 +288,9 @@ class ClaimRules:
 
     def place_limits(self, tasks: Sequence[Task]) -> Iterator[PlaceLimit]:
         """Of equal pods whose claims have equal content and no devices yet: the devices that nodes have."""
-        if tasks[0].cls.claims and (found := self._unserved(tasks)) is not None:
-            yield from self._empty.place_limits(self._session, found)
+        job = tasks[0].job
+        if job is not None and tasks[0].cls.claims and (found := self._unserved(tasks)) is not None:
+            yield from self._empty.place_limits(self._session, job, found)
 
     def _unserved(self, tasks: Sequence[Task]) -> UnservedClaims | None:
         """The claims of equal pods; None if they differ, do not exist yet, have devices or have no plan."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -23,14 +26,17 @@ if TYPE_CHECKING:
     from capcard_sched.devices.inventory import DeviceInventory, DevicePool, PoolDevice
     from capcard_sched.framework.api.node_view import Rows
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Node
+    from capcard_sched.model.job import Job, Node
     from capcard_sched.model.resources import Vector
 
 #: Kinds of nodes, by their devices, on which devices are searched for each content of claims; others hold any number.
 _MOST_SHAPES: Final = 64
-#: Contents of claims whose results are kept.
-_MOST_CONTENTS: Final = 1024
+#: Contents of claims whose results are kept, by digests: contents have up to 65,536 characters of expressions.
+_MOST_CONTENTS = 1024
+#: Devices that are compared for the claims of one namespace in one session; further jobs follow in the next ones.
+MOST_DEVICES: Final = 20_000
 _UNLIMITED: Final = 1 << 40
+_NONE: Final = np.zeros(0, dtype=np.int64)
 #: Taints of devices may end, as those of nodes.
 _EVERY_TAINT: Final = (Toleration(operator="Exists"),)
 
@@ -64,24 +70,33 @@ class EmptyNodes:
         self._shapes: Rows = np.zeros(0, dtype=np.intp)
         #: Whether there are devices, and no slice of a pool is missing: drivers publish them.
         self._is_complete = False
-        #: By content: the pods that a node of each shape holds, int64 [shapes].
-        self._places: dict[Hashable, Vector] = {}
+        #: By digest of the content: the pods that a node of each shape holds, int64 [shapes].
+        self._places: dict[bytes, Vector] = {}
+        #: Uid of the session, and the devices that it compared for each namespace.
+        self._session, self._compared = "", Counter[str]()
 
-    def place_limits(self, session: Session, claims: UnservedClaims) -> Iterator[PlaceLimit]:
+    def place_limits(self, session: Session, job: Job, claims: UnservedClaims) -> Iterator[PlaceLimit]:
+        """Nothing beyond the bound of the namespace: the next session counts the places of the job."""
         inventory = session.snapshot.devices
         self._renew(session, inventory)
         if not self._is_complete:
             return
-        key = claims.content, claims.cards, claims.is_own
-        if key not in self._places:
+        content = repr((claims.content, claims.cards, claims.is_own))
+        key = hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()
+        most = self._places.get(key, _NONE)
+        if len(most) < len(self._samples):
+            if session.uid != self._session:
+                self._session, self._compared = session.uid, Counter()
+            if self._compared[job.namespace] >= MOST_DEVICES:
+                session.carry_over.node_places.postponed.add(job.key)
+                return
             if len(self._places) >= _MOST_CONTENTS:
                 self._places.clear()
-            self._places[key] = np.zeros(0, dtype=np.int64)
-        most = self._places[key]
-        if len(most) < len(self._samples):
-            more = range(len(most), len(self._samples))
-            places = [_places(inventory, self._samples[at], claims) if at < _MOST_SHAPES else _UNLIMITED for at in more]
-            most = self._places[key] = np.concatenate([most, np.array(places, dtype=np.int64)])
+            samples = self._samples[len(most) : _MOST_SHAPES]
+            self._compared[job.namespace] += sum(map(partial(_work_of, inventory, claims), samples))
+            places = np.full(len(self._samples) - len(most), _UNLIMITED, dtype=np.int64)
+            places[: len(samples)] = [_places(inventory, sample, claims) for sample in samples]
+            most = self._places[key] = np.concatenate([most, places])
         text = "the devices that match their ResourceClaims have space for {limit}"
         yield PlaceLimit(text, most=most.take(self._shapes), key=(key, *self._version))
 
@@ -137,6 +152,12 @@ def _places(inventory: DeviceInventory, node: Node, claims: UnservedClaims) -> i
     except AllocationError:
         pass  # another device in use may spare the selector or the capacity that fails
     return _most(inventory, node, claims) if claims.is_own else _UNLIMITED
+
+
+def _work_of(inventory: DeviceInventory, claims: UnservedClaims, node: Node) -> int:
+    """The devices of a node times the requests of claims, and one for the search."""
+    devices = sum(len(pool.devices) for pool in inventory.pools(node.name, node.labels))
+    return 1 + devices * sum(len(alternatives) for plan in claims.plans for alternatives in plan.requests)
 
 
 def _tolerant(request: RequestPlan) -> RequestPlan:

@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import gc
-import types
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import msgspec
-import numpy as np
 import pytest
 
 from capcard_sched.devices import claims
 from capcard_sched.framework import core
 from capcard_sched.framework.placement import signature_cache
-from capcard_sched.framework.toolkit import pod_selectors, topology_counts
+from capcard_sched.framework.session import node_places
+from capcard_sched.framework.toolkit import node_index, pod_selectors, topology_counts
 from capcard_sched.model import deltas
+from capcard_sched.model.autoscaling import AutoscalingOptions
+from capcard_sched.model.intents import RequestCapacity
 from capcard_sched.model.kinds import KINDS
-from capcard_sched.state import classes, cluster, jobs
+from capcard_sched.plugins.capacity_card import cards
+from capcard_sched.plugins.predicates import empty_nodes
+from capcard_sched.state import classes, cluster, jobs, provisioning
 from capcard_sched.testing import Harness
+from tests.reachable import sizes
 
 Json = dict[str, Any]
 #: Entries of objects that are gone, and bytes of them, which caches keep; sessions after which others end.
 _SPARES: Final = {
     "entries": (
-        *((module, "_SPARE") for module in (claims, classes, cluster, jobs)),
+        *((module, "_SPARE") for module in (claims, classes, cluster, jobs, provisioning)),
         *((module, "MAX_CLASSES") for module in (pod_selectors, topology_counts)),
+        *((node_places, name) for name in ("_MOST_CLASSES", "_MOST_LIMITED")),
+        (classes, "_MOST_SPECS"),
+        (empty_nodes, "_MOST_CONTENTS"),
+        (node_index, "_MAX_ENTRIES"),
+        (cards, "_SPARE"),
     ),
     "bytes": ((claims, "_SPARE_BYTES"), (cluster, "_SPARE_BYTES"), (classes, "_SPARE")),
     "sessions": (
@@ -62,53 +71,6 @@ tiers:
 _FEW, _MANY, _AT_ONCE = 20, 200, 20
 #: Sessions, and seconds between them, after which what is kept of earlier ones has expired.
 _SESSIONS, _SECONDS = 20, 1000.0
-_SKIPPED: Final = (type, types.ModuleType, types.BuiltinFunctionType, types.CodeType, str, bytes, int, float)
-
-
-def _attributes(item: object) -> Iterator[tuple[str, object]]:
-    names = [*getattr(item, "__struct_fields__", ()), *getattr(item, "__dict__", ())]
-    for cls in type(item).__mro__:
-        slots = cls.__dict__.get("__slots__", ())
-        names += [slots] if isinstance(slots, str) else slots
-    for name in dict.fromkeys(names):
-        private = f"_{type(item).__name__.lstrip('_')}{name}" if name.startswith("__") else name
-        if hasattr(item, private):
-            yield f".{name}", getattr(item, private)
-
-
-def _parts(item: object) -> Iterator[tuple[str, object]]:
-    if isinstance(item, Mapping):
-        for key, value in item.items():
-            yield "{key}", key
-            yield "{}", value
-    elif isinstance(item, list | tuple | set | frozenset) or type(item).__name__ == "deque":
-        for each in item:  # type: ignore[attr-defined]
-            yield "[]", each
-    yield from _attributes(item)
-    if isinstance(item, types.FunctionType | types.MethodType | types.GeneratorType):
-        for each in gc.get_referents(item):
-            if not isinstance(each, dict):  # the globals of a module
-                yield f"<{type(item).__name__}>", each
-
-
-def sizes(root: object) -> Counter[str]:
-    """The entries of containers that are reachable from an object, by the path of attributes to them."""
-    found: Counter[str] = Counter()
-    seen: set[int] = set()
-    waiting = deque([("", root)])
-    keep = []
-    while waiting:
-        path, item = waiting.popleft()
-        if id(item) in seen or isinstance(item, _SKIPPED):
-            continue
-        seen.add(id(item))
-        keep.append(item)  # ids stay unique
-        if isinstance(item, np.ndarray):
-            found[path] += item.size
-        elif hasattr(item, "__len__"):
-            found[path] += len(item)
-        waiting.extend((path + part, each) for part, each in _parts(item))
-    return found
 
 
 def _names(index: int) -> Json:
@@ -207,6 +169,29 @@ def _queue(index: int, **spec: Any) -> Json:
         "capability": amounts, "deserved": amounts, "guarantee": {"resource": amounts}, **spec}}  # fmt: skip
 
 
+def _members(index: int) -> list[Json]:
+    """Pods of a gang that waits."""
+    gang, own = {"scheduling.k8s.io/group-name": "gang"}, {"namespace": "default"}
+    return [
+        _pod(index, {"nodeSelector": _names(index)}, gang, **own),
+        _pod(index, {"containers": [{"name": "c", "resources": {"requests": {"cpu": f"{index + 1}m"}}}]}, gang, **own),
+        _pod(index, {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": f"c{index}"}}]}, gang, **own),
+        _pod(index, {"containers": [{"name": "c", "ports": [{"hostPort": index + 1}]}]}, gang, **own),
+        _pod(index, {"resourceClaims": [{"name": "c", "resourceClaimName": f"c{index}"}]}, gang, **own),
+    ]  # fmt: skip
+
+
+def _requests(index: int) -> list[Json]:
+    """ProvisioningRequests of a PodGroup that exists, of one that does not, and of none."""
+    owner = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "name": f"g{index}",
+             "uid": f"g{index}", "controller": True}  # fmt: skip
+    failed = {"conditions": [{"type": "Failed", "status": "True", "message": f"m{index}"}]}
+    return [
+        {"metadata": _meta(index, namespace="default", ownerReferences=refs), "spec": {}, "status": failed}
+        for refs in ([owner | {"name": "gang", "uid": "gang"}], [owner], [])
+    ]
+
+
 #: What tenants create: kind to the objects of one name, one after the other.
 _CHURN: Final[dict[str, Callable[[int], list[Json]]]] = {
     "Pod": _pods,
@@ -221,18 +206,24 @@ _CHURN: Final[dict[str, Callable[[int], list[Json]]]] = {
         "minAvailable": 1, "selector": {"matchLabels": _names(index)}}}],
     "ResourceQuota": lambda index: [{"metadata": _meta(index), "spec": {
         "hard": {f"requests.example.com/r{index}": "1"}}}],
+    "ProvisioningRequest": _requests,
     "ConfigMap": lambda index: [{"metadata": _meta(index), "data": _names(index)}],
     "Namespace": lambda index: [{"metadata": {**_meta(index), "namespace": "", "name": f"ns{index}"}}],
 }  # fmt: skip
+_PROVISIONING: Final = "check-capacity.autoscaling.x-k8s.io"
 _TYPES: Final = {one.name: one.watch.type for one in KINDS if one.watch is not None}
+
+
+#: The objects of one number, one after the other.
+_Made = Callable[[int], list[Json]]
 
 
 class Churn:
     """Objects of one kind that come and go, beside a cluster that stays."""
 
-    def __init__(self, kind: str) -> None:
-        self.h = h = Harness(_CONF)
-        self._kind = kind
+    def __init__(self, kind: str, made: _Made) -> None:
+        self.h = h = Harness(_CONF, autoscaling=AutoscalingOptions(provisioning_class=_PROVISIONING))
+        self._kind, self._made = kind, made
         for name in ("n1", "n2"):
             h.gpu_node(name, card="A", count=8)
         h.queue("q", cards={"A": 9}, capability={"cpu": "100", "memory": "100Gi"}, allowed=["*"])
@@ -241,6 +232,7 @@ class Churn:
         h.pod("p", group="g", requests={"cpu": "1"})
         h.group("waiting", queue="q")
         h.pod("waits", group="waiting", requests={"cpu": "1000"})
+        h.group("gang", queue="q", min_member=1000)
         h.step()
 
     @staticmethod
@@ -250,7 +242,7 @@ class Churn:
     def run(self, first: int, count: int) -> None:
         """Objects with the numbers from `first` on."""
         for begin in range(first, first + count, _AT_ONCE):
-            made = [_CHURN[self._kind](index) for index in range(begin, begin + _AT_ONCE)]
+            made = [self._made(index) for index in range(begin, begin + _AT_ONCE)]
             for stage in zip(*made, strict=True):
                 for obj in stage:
                     self.h.apply(self._changed(self._kind, obj))
@@ -265,17 +257,71 @@ class Churn:
         gc.collect()
 
 
-@pytest.mark.parametrize(
-    ("kind", "bound"), [(kind, "entries") for kind in _CHURN] + [(kind, "bytes") for kind in ("Pod", "ResourceClaim")]
-)
-def test_objects_that_are_gone_leave_nothing(kind: str, bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def _cases() -> Iterator[Any]:
+    """All objects of a kind one after the other, and each alone: a change by one may clear what another left."""
+    for bound, kinds in (("entries", (*_CHURN,)), ("bytes", ("Pod", "ResourceClaim"))):
+        for kind in kinds:
+            yield pytest.param(kind, _CHURN[kind], bound, id=f"{kind}-{bound}")
+    for kind, made in (*_CHURN.items(), ("Pod", _members)):
+        count = len(made(0))
+        for place in range(count) if count > 1 else ():
+            single = partial(_single, made, place)
+            yield pytest.param(kind, single, "entries", id=f"{made.__name__.lstrip('_')}-{kind}-{place}")
+
+
+def _single(made: _Made, place: int, index: int) -> list[Json]:
+    return [made(index)[place]]
+
+
+@pytest.mark.parametrize(("kind", "made", "bound"), [*_cases()])
+def test_objects_that_are_gone_leave_nothing(
+    kind: str, made: _Made, bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Bounds of caches are as small as possible here: of their entries, or of the bytes of their entries."""
     for module, name in (*_SPARES[bound], *_SPARES["sessions"]):
         monkeypatch.setattr(module, name, 8)
-    churn = Churn(kind)
+    churn = Churn(kind, made)
     churn.run(0, _FEW)
     before = sizes(churn.h.core)
     churn.run(_FEW, _MANY)
     after = sizes(churn.h.core)
     grown = [f"{path}: {before[path]} to {size}" for path, size in after.items() if size > 2 * before[path] + 32]
+    assert not grown, "\n".join(grown)
+
+
+def test_gangs_whose_requests_were_refused_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quota of PodTemplates refuses each ProvisioningRequest of a namespace."""
+    for module, name in (*_SPARES["entries"], *_SPARES["sessions"]):
+        monkeypatch.setattr(module, name, 8)
+    refused = 0
+
+    def churn(first: int, count: int) -> None:
+        nonlocal refused
+        for index in range(first, first + count):
+            h.group(f"g{index}", queue="q", namespace=f"ns{index}", min_member=2)
+            for each in "ab":
+                h.pod(f"{each}{index}", group=f"g{index}", namespace=f"ns{index}", card="A", cards=8)
+            asked = [one for _ in range(3) for one in h.step().intents if isinstance(one, RequestCapacity)]
+            for one in asked:
+                h.apply(deltas.CapacityRequestRefused(one.namespace, one.name, one.group, f"exceeded quota {index}"))
+            refused += len(asked)
+            h.step()
+            for each in "ab":
+                h.apply(deltas.ObjectGone("Pod", f"ns{index}", f"{each}{index}"))
+            h.apply(deltas.ObjectGone("PodGroup", f"ns{index}", f"g{index}"))
+            h.step()
+        for _ in range(_SESSIONS):
+            h.pod("spare", group="g", labels={"at": str(h.now)})
+            h.step(h.now + _SECONDS)
+        gc.collect()
+
+    h = Churn("PodGroup", _groups).h
+    h.queue("q", cards={"A": 64}, allowed=["*"])
+    churn(0, _FEW)
+    before = sizes(h.core)
+    churn(_FEW, _MANY)
+    assert refused >= _FEW + _MANY
+    grown = [
+        f"{path}: {before[path]} to {size}" for path, size in sizes(h.core).items() if size > 2 * before[path] + 32
+    ]
     assert not grown, "\n".join(grown)

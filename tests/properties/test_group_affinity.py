@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capcard_sched.framework.toolkit.selected_groups import PlacedGroups, SelectedGroups
 from capcard_sched.model.intents import Bind
 from capcard_sched.testing import Harness
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from capcard_sched.model.group_affinity import GroupTerm
     from capcard_sched.model.intents import Intent
 
 CONF = """
@@ -160,3 +163,26 @@ def test_a_group_starts_if_domains_that_are_not_occupied_hold_it(scene: Affinity
         assert bound >= group.minimum  # further pods stay in the domain of the first ones, which may be a smaller one
     else:
         assert bound == (min(group.pending, fits) if fits >= group.minimum else 0)
+
+
+@given(scenes(waiting=3))
+def test_kept_holders_follow_the_placements_of_a_session(scene: AffinityScene) -> None:
+    """What a selector keeps, after placements and gangs that were undone, is what a fresh count finds."""
+    checked = set[tuple[str, bytes, int]]()
+
+    def compared(groups: PlacedGroups, namespace: str, term: GroupTerm) -> SelectedGroups:
+        kept, at = selected(groups, namespace, term), (namespace, term.selection, len(groups.moves))
+        if at not in checked:
+            checked.add(at)
+            fresh = SelectedGroups(groups, namespace, term)
+            for tier in (1, 2):
+                for job in h.core.snapshot().state.jobs.values():
+                    assert dict(kept.holders(tier, job)) == dict(fresh.holders(tier, job))
+        return kept
+
+    selected = PlacedGroups.selected
+    h = build(scene)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PlacedGroups, "selected", compared)
+        assert not h.step().report.errors
+    assert checked

@@ -76,6 +76,10 @@ _MAPPINGS: Final = ("annotations", "labels", "nodeSelector", "resources")
 _RANGE: Final = re.compile(r"^(.*?)(\d+)\.\.(\d+)$")
 
 
+def _group_reference(**fields: Any) -> dict[str, Any]:
+    return {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "controller": True, **fields}
+
+
 class VectorHarness(Harness):
     """The harness with statements for what has no method of its own."""
 
@@ -94,7 +98,7 @@ class VectorHarness(Harness):
         result = super().step(now, cuts)
         for intent in result.intents:
             if isinstance(intent, RequestCapacity) and intent.name not in self._requests:
-                owner = {"kind": "PodGroup", "name": intent.group, "uid": intent.uid}
+                owner = _group_reference(name=intent.group, uid=intent.uid)
                 sets = [{"count": each.count} for each in intent.pod_sets]
                 self.request(intent.name, owner=owner, sets=sets, notes=intent.annotations)
             elif isinstance(intent, WithdrawRequest) and self._requests.pop(intent.name, None) is not None:
@@ -112,7 +116,7 @@ class VectorHarness(Harness):
         """A ProvisioningRequest; without `owner` one that somebody else created."""
         created = format_timestamp(self.now)
         metadata = {"name": name, "namespace": "default", "uid": f"{name}-{created}", "creationTimestamp": created}
-        owners = [owner] if owner else None
+        owners = [_group_reference(**owner)] if owner else None
         body = {
             "kind": PROVISIONING_REQUEST,
             "metadata": {**metadata, "annotations": notes, "ownerReferences": owners},

@@ -61,6 +61,8 @@ class JobController:
         self._emitted: dict[str, News] = {}
         #: Claims that do not exist, and pods that have the name of a member, to the Jobs that wait for a change.
         self._awaiting: dict[Key, dict[Key, None]] = {}
+        #: Job to what it waits for, as of its last pass.
+        self._awaited: dict[Key, tuple[Key, ...]] = {}
         #: Job uid to the status that the API server has, and to the one that shows the progress since.
         self._progress: dict[str, tuple[JsonObject, JsonObject]] = {}
 
@@ -90,8 +92,10 @@ class JobController:
         """One pass over a Job. A Job that is being deleted is left to the garbage collector."""
         job = view.get(JOB, key.namespace, key.name)
         if job is None:
+            self._await(key, ())
             return unmatched_commands(view, key, now)
         if is_terminating(job):
+            self._await(key, ())
             commands = view.targeting(key)
             return Result([delete(COMMAND, command) for command in commands], rest_at(commands, now))
         return self._pass(view, job, now, None)
@@ -109,9 +113,20 @@ class JobController:
             self._progress[uid] = (written, progress)
         else:
             self._progress.pop(uid, None)
-        for awaited in run.awaited:
-            self._awaiting.setdefault(awaited, {})[Key(JOB, *key_of(job))] = None
+        self._await(Key(JOB, *key_of(job)), tuple(run.awaited))
         return result._replace(writes=[*result.writes, *self._events(job, run.news)])
+
+    def _await(self, job: Key, objects: tuple[Key, ...]) -> None:
+        """Makes changes of these objects, and of no others, queue a Job."""
+        for each in self._awaited.pop(job, ()):
+            waiting = self._awaiting.get(each, {})
+            waiting.pop(job, None)
+            if not waiting:
+                self._awaiting.pop(each, None)
+        for each in objects:
+            self._awaiting.setdefault(each, {})[job] = None
+        if objects:
+            self._awaited[job] = objects
 
     def _events(self, job: JsonObject, news: News) -> list[EmitEvent]:
         """Events for the news that were not emitted before."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -14,6 +15,7 @@ from capcard_sched.model.provisioning import (
     CONSUMED_REQUEST,
     DEMAND_DIGEST,
     FAILURES,
+    MOST_PENDING_REQUESTS,
     MOST_POD_SETS,
     CapacityDemand,
     CapacityRequest,
@@ -70,6 +72,10 @@ class ProvisioningRequests:
         #: Key of the job to the Unix seconds of the end of its wait for another request.
         self._waits: dict[str, float] = {}
         self._intents: list[Intent] = []
+        #: By namespace, pending requests.
+        self._pending = Counter[str]()
+        #: `namespace/name` of the requests in `_sent`.
+        self._names: set[str] = set()
 
     @property
     def next_wakeup(self) -> float | None:
@@ -100,7 +106,7 @@ class ProvisioningRequests:
         jobs = session.state.jobs
         refused = {
             key for key, sent in self._sent.items()
-            if key in jobs and sent.state == "failed" and session.now < sent.since + sent.backoff
+            if key in jobs and sent.state == "failed" and session.now < sent.backoff_end(session.now)
         }  # fmt: skip
         return session.state.provisioning.failed(jobs, session.now) | refused
 
@@ -123,6 +129,7 @@ class ProvisioningRequests:
         self._waits.clear()
         self._withdrawn &= {one.uid for one in state.provisioning.by_name.values()}
         self._numbers = {key: number for key, number in self._numbers.items() if key in state.jobs}
+        self._count(state.provisioning.by_name)
         keys = {*minimums, *state.provisioning.owners(), *self._sent, *before}
         for key in sorted(keys):
             job = state.jobs.get(key)
@@ -135,6 +142,13 @@ class ProvisioningRequests:
                 self._covered.discard(key)
         return before ^ self._covered
 
+    def _count(self, known: Mapping[str, CapacityRequest]) -> None:
+        """Counts the requests of each namespace that are pending: those of its gangs, delivered or not."""
+        found = {f"{each.namespace}/{each.name}": each for each in self._sent.values()}
+        self._names = {*found}
+        found |= known
+        self._pending = Counter(each.namespace for each in found.values() if each.owner and each.state == "pending")
+
     def _decide(self, session: Session, job: Job, minimum: tuple[str, ...]) -> bool:
         """The next step of one job; returns whether its pods wait for a request."""
         own = session.state.provisioning.of(job)
@@ -143,8 +157,9 @@ class ProvisioningRequests:
         last = self._last(session, job, own)
         demand = self._demand(session, job, minimum)
         if demand is None:
-            if last is not None and last.state == "failed" and session.now < last.since + last.backoff and job.pending:
-                self._wait(session, job, last, last.since + last.backoff)
+            end = last.backoff_end(session.now) if last is not None and last.state == "failed" else 0.0
+            if last is not None and session.now < end and job.pending:
+                self._wait(session, job, last, end)
                 return not job.is_ready()
             if job.counts[TaskStatus.BINDING]:  # it is not certain yet that the gang has its nodes
                 return False
@@ -152,6 +167,8 @@ class ProvisioningRequests:
             self._forget(job.key)
             return False
         step = next_step(last, demand.digest, session.now)
+        if step.action == "new" and not self._may_request(session, job):
+            return True
         if step.action == "new":
             last = self._request(session, job, demand, own, step.failures)
         elif step.action == "wait" and last is not None:
@@ -159,6 +176,15 @@ class ProvisioningRequests:
         if last is not None and step.action != "wait":
             self._annotate(session, job, minimum, last.name)
         return True
+
+    def _may_request(self, session: Session, job: Job) -> bool:
+        """Whether the namespace of a job has fewer pending requests than it may have."""
+        if self._pending.get(job.namespace, 0) < MOST_PENDING_REQUESTS:
+            self._pending[job.namespace] += 1
+            return True
+        row = reasons.TOO_MANY_REQUESTS
+        session.results.notice(job, row, row.render(namespace=job.namespace, most=MOST_PENDING_REQUESTS))
+        return False
 
     def _wait(self, session: Session, job: Job, last: CapacityRequest, until: float) -> None:
         self._waits[job.key] = until
@@ -205,8 +231,9 @@ class ProvisioningRequests:
         """Creates a request in place of the earlier ones. A name that another object has is left out."""
         known, group = session.state.provisioning.by_name, kube_name(job.name) or job.name
         number = self._numbers.get(job.key, 0) + 1
-        while f"{job.namespace}/{request_name(group, number)}" in known:
+        while (key := f"{job.namespace}/{request_name(group, number)}") in known or key in self._names:
             number += 1
+        self._names.add(key)
         name, kind = request_name(group, number), session.carry_over.provisioning_class
         self._numbers[job.key] = number
         self._withdraw(job, own)

@@ -21,7 +21,7 @@ from capcard_sched.model.diagnosis import (
 from capcard_sched.model.explanation import PodCards
 from capcard_sched.model.losses import stranded_of
 from capcard_sched.model.node_conditions import lost_word
-from capcard_sched.model.provisioning import newest
+from capcard_sched.model.provisioning import newest, provisioning_text
 from capcard_sched.model.quantity import in_units, shown_amount
 from capcard_sched.model.queue import ROOT, ancestors, subtree
 from capcard_sched.model.quoting import brief
@@ -65,8 +65,9 @@ class JobFacts:
         self.expects_nodes = session.carry_over.expects_nodes
         #: The node groups that it extends; () for unknown ones.
         self.node_groups = session.carry_over.node_groups
-        #: The last ProvisioningRequest of its PodGroup; None for none.
-        self.request = newest(state.provisioning.of(job))
+        request = newest(state.provisioning.of(job))
+        #: What its last ProvisioningRequest waits for; "" without one.
+        self.provisioning = "" if request is None else provisioning_text(request, session.now)
         self._attempt = attempt if attempt and attempt.session is session else ObservedAttempt(job.key)
         limits = self._limits = limits or LimitReader(snapshot, CapacityReader(snapshot))
         self._capacity = limits.capacity

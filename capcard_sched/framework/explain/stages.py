@@ -20,7 +20,6 @@ from capcard_sched.framework.explain.sentences import amount_of, amounts, form
 from capcard_sched.model.groups import shortages_of
 from capcard_sched.model.losses import losses_of, stranded_of, terminating_of
 from capcard_sched.model.obstacles import obstacles_of
-from capcard_sched.model.provisioning import provisioning_text
 from capcard_sched.model.quoting import brief, plural
 from capcard_sched.model.reasons import QUEUE_NOT_OPEN
 from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, PodGroupPhase, TaskStatus
@@ -57,7 +56,7 @@ def decide(data: JobFacts) -> StageResult:
         others += terminating_of(data.tasks)
     elif found.stage in {"NotAdmitted", "CannotStart"} and data.tasks:  # without that cause, it would wait for them
         others += filter(None, [missing_members(data), *terminating_of(data.tasks)])
-    requests = [provisioning_text(data.request)] if data.request is not None and data.waiting else []
+    requests = [data.provisioning] if data.provisioning and data.waiting else []
     others = [*requests, *others]
     return found._replace(facts=list(dict.fromkeys([*found.facts, *map(sentences.capital, others)])))
 

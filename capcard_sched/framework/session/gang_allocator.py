@@ -92,9 +92,9 @@ class GangAllocator:
             if not ready and session.deadline.is_exhausted(self._queue.name):
                 self._end_unfinished(reasons.ATTEMPT_TOO_LONG)
                 break
-            if self._position and session.claim_work.is_exhausted(job):
+            if self._position and session.namespace_work.is_exhausted(job):
                 if not ready:
-                    self._end_unfinished(reasons.CLAIM_SEARCHES)
+                    self._end_unfinished(session.namespace_work.reason(job))
                 break
             signature = self._engine.signature(self._queue, tasks[self._position])
             if ready:

@@ -56,8 +56,10 @@ class _NodeFacts(NamedTuple):
 
 #: How `Changes` names the objects on which limits of pods with claims depend; claims are `namespace/name`.
 _READ_KINDS: Final = ("DeviceClass ", "PersistentVolume ", "ResourceSlice ")
-#: Kept counts under limits: claims and volumes differ by job.
-_MOST_LIMITED: Final = 16_384
+#: Kept counts under limits: claims and volumes differ by job. Keys are ids, digests and names.
+_MOST_LIMITED = 16_384
+#: Classes whose counts are kept: classes of pods that are gone are among them.
+_MOST_CLASSES = 16_384
 _UNKNOWN = _NodeFacts(-1, frozenset(), {})
 
 
@@ -73,10 +75,10 @@ class NodePlaces:
         self._amounts, self._is_stale = b"", True
         #: Whether amounts, cards or labels of nodes, or HyperNodes, changed since the last session.
         self.is_changed = True
-        #: The pods of a class that the nodes hold; None without a node that could take any.
-        self._places: dict[TaskClass, int | None] = {}
+        #: The pods of a class, by its id, that the nodes hold; None without a node that could take any.
+        self._places: dict[int, int | None] = {}
         #: The same by what a class requests: pods with generated claims have a class each.
-        self._counts: dict[tuple[bytes, frozenset[str], frozenset[str] | None], int | None] = {}
+        self._counts: dict[tuple[bytes, bool, frozenset[str] | None], int | None] = {}
         #: By name of a node.
         self._facts: dict[str, _NodeFacts] = {}
         #: `HyperNodeTree.version`.
@@ -88,6 +90,8 @@ class NodePlaces:
         self._claims: dict[str, frozenset[str]] = {}
         #: Keys of the jobs with another limit than in the last session.
         self.moved: set[str] = set()
+        #: Keys of the jobs of which a plugin counts the places in a later session.
+        self.postponed: set[str] = set()
         #: The registrations of shared devices that were counted.
         self._offers: Hashable = None
         #: The shapes of nodes, and those with each wanted set of cards: O(shapes) in place of O(nodes) per class.
@@ -129,12 +133,16 @@ class NodePlaces:
             self._limited.clear()
 
     def jobs_of(self, changed: Changes) -> set[str]:
-        """The keys of jobs whose pods have changed claims, or any claims where volumes, slices or classes changed."""
+        """The keys of jobs whose pods have changed claims, or any claims where volumes, slices or classes changed.
+
+        Postponed jobs are among them, once.
+        """
+        postponed, self.postponed = self.postponed, set()
         if not self._claims or not (changed.devices or changed.volumes):
-            return set()
+            return postponed
         names = changed.devices | changed.volumes
         everything = any(name.startswith(_READ_KINDS) for name in names)
-        return {key for key, claims in self._claims.items() if everything or not claims.isdisjoint(names)}
+        return postponed | {key for key, claims in self._claims.items() if everything or not claims.isdisjoint(names)}
 
     def forget(self, key: str) -> None:
         """Drops what a job that is gone, or no longer waits, depends on."""
@@ -154,9 +162,7 @@ class NodePlaces:
         self._note_claims(job, classes)
         scarce: dict[TaskClass, int] = {}
         for cls in classes:
-            if cls not in self._places:
-                self._places[cls] = self._count(snapshot, dispatch, cls)
-            places = self._places[cls]
+            places = self._of_class(snapshot, dispatch, cls)
             if places is not None and places < most:
                 further = places_of(groups, cls, _named(dispatch, cls)) if groups else 0
                 if further is not None and places + further < most:
@@ -175,6 +181,13 @@ class NodePlaces:
             return self._limited_shortage(snapshot, dispatch, job)
         missing, resource, pods = min(found)  # the order of the pods must not matter
         return ExceededLimit(Figures(resource, pods - missing, pods - missing, pods), "")
+
+    def _of_class(self, snapshot: Snapshot, dispatch: Dispatch, cls: TaskClass) -> int | None:
+        if cls.id not in self._places:
+            if len(self._places) >= _MOST_CLASSES:
+                self._places.clear()
+            self._places[cls.id] = self._count(snapshot, dispatch, cls)
+        return self._places[cls.id]
 
     def _shortage_in_all(self, snapshot: Snapshot, job: Job) -> ExceededLimit | None:
         """The same for pods of several classes, by the sums of their amounts."""
@@ -241,7 +254,7 @@ class NodePlaces:
         topology: str,
     ) -> int | None:
         """The pods of a class that the nodes of one of some domains hold, or all nodes; None without usable nodes."""
-        if self._places.get(cls) is None:
+        if self._of_class(snapshot, dispatch, cls) is None:
             return None
         key = _kind(cls), *((limit.text, limit.key) for limit in limits), topology
         if key not in self._limited:
@@ -262,8 +275,11 @@ class NodePlaces:
         if not len(snapshot.nodes):
             return None
         wanted = _wanted(dispatch, cls)
-        key = cls.fit_request.tobytes(), cls.unoffered, wanted
+        key = cls.fit_request.tobytes(), bool(cls.unoffered), wanted
         if key not in self._counts:
+            if len(self._counts) >= _MOST_CLASSES:
+                self._counts.clear()
+                self._usable.clear()
             self._counts[key] = self._sum(snapshot, cls, wanted)
         return self._counts[key]
 
@@ -347,9 +363,9 @@ def _named(dispatch: Dispatch, cls: TaskClass) -> frozenset[str] | None:
     return frozenset(cards.names) if cards is not None and cards.names else None
 
 
-def _kind(cls: TaskClass) -> Hashable:
-    """Equal for the classes that differ in the names of generated claims alone."""
-    return cls.alike or cls
+def _kind(cls: TaskClass) -> int:
+    """Equal for the classes that differ in the names of generated claims alone: `alike`, above 0, or by the id."""
+    return cls.alike or -1 - cls.id
 
 
 def _needed(job: Job) -> Iterator[tuple[list[TaskClass], int]]:

@@ -85,7 +85,7 @@ class Rounds:
         self._deferred = session.carry_over.pop_deferrals(action)
         #: Keys of the jobs tried so far, by queue.
         self._attempted: dict[str, list[str]] = {}
-        #: By queue, jobs of namespaces beyond their bound of searches for devices.
+        #: By queue, jobs of namespaces beyond a bound of searches or comparisons.
         self._held: dict[str, list[Job]] = {}
         self._jobs: dict[str, KeyHeap[Job]] = {}
         self._queues: KeyHeap[Queue] = KeyHeap(session.queue_key)
@@ -166,11 +166,11 @@ class Rounds:
     def pop_job(self, queue: Queue) -> Job | None:
         """The best job of a queue, to be tried now. None beyond the queue's share: its jobs are deferred.
 
-        Jobs of a namespace beyond its bound of searches for devices are passed over, and deferred with the last job.
+        Jobs of a namespace beyond a bound of searches or comparisons are passed over, and deferred with the last job.
         IndexError when no job is left.
         """
         waiting = self._jobs[queue.name]
-        deadline, work = self._session.deadline, self._session.claim_work
+        deadline, work = self._session.deadline, self._session.namespace_work
         if deadline.may_defer and not deadline.allows_attempt(queue.name):
             self._defer(queue, waiting)
             return None
@@ -206,8 +206,8 @@ class Rounds:
         tried = {key: position for position, key in enumerate((key for key in order if key in session.jobs), 1)}
         session.carry_over.defer(self._action, queue.name, Deferral(refusal, tried, since_change))
         held = self._held.pop(queue.name, ())
-        beyond = self._refusal(reasons.CLAIM_SEARCHES, queue)
-        for job, reason in chain(((job, beyond) for job in held), ((job, refusal) for job in waiting)):
+        beyond = ((job, self._refusal(session.namespace_work.reason(job), queue)) for job in held)
+        for job, reason in chain(beyond, ((job, refusal) for job in waiting)):
             if job.key not in since_change:
                 session.results.report.leave_unfinished()
             if self._hook and job.key not in order:

@@ -14,7 +14,7 @@ from capcard_sched.framework.api.node_view import NodeView
 from capcard_sched.framework.backlog.failed_attempts import FailedAttempts, PlacementFailure
 from capcard_sched.framework.session.assumptions import Assumptions
 from capcard_sched.framework.session.carry_over import REFRESH_SECONDS, AdmissionRefusal, CarryOver
-from capcard_sched.framework.session.claim_work import ClaimWork
+from capcard_sched.framework.session.namespace_work import NamespaceWork
 from capcard_sched.framework.session.pending_reasons import job_fit_text
 from capcard_sched.framework.session.queue_access import QueueAccess
 from capcard_sched.framework.session.results import SessionResults
@@ -80,8 +80,8 @@ class Session:
         self._queue_access = QueueAccess(self.snapshot, dispatch.plugins)
         #: Bounds the time of each queue's attempts.
         self.deadline = SessionDeadline() if deadline is None else deadline
-        #: Bounds the searches for devices of each namespace.
-        self.claim_work: Final = ClaimWork(state.claims.searches.failed, is_enabled=bool(state.claims.claims))
+        #: Bounds the searches and comparisons of each namespace.
+        self.namespace_work: Final = NamespaceWork(state.claims.searches.failed, has_claims=bool(state.claims.claims))
         #: The state that outlives the session.
         self.carry_over = CarryOver() if memory is None else memory
         #: The waiting jobs that this session skips.

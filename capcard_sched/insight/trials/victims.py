@@ -148,10 +148,13 @@ def conflicts(core: Core, job: Job, needed: Sequence[Task]) -> Iterator[tuple[Pr
     is_confined = (job.topology is not None and job.topology.hard) or (
         job.groups is not None and job.groups.has_topology
     )
+    apart: dict[str, bool] = {}
     for other in state.tasks.values():
         if other.node is None or other.job is job:
             continue
-        is_apart = other.job is not None and (_are_apart(job, other.job) or _are_apart(other.job, job))
+        if other.job is not None and other.job.key not in apart:  # 64 terms of each, for all of its pods
+            apart[other.job.key] = _are_apart(job, other.job) or _are_apart(other.job, job)
+        is_apart = other.job is not None and apart[other.job.key]
         if not is_apart and not any(
             _exclude(task, other, state.shares) or (is_confined and _share_devices(task, other)) for task in wanted
         ):

@@ -27,12 +27,16 @@ if TYPE_CHECKING:
 _TOMBSTONES: Final = 20_000
 #: Seconds for which an owner that was read is believed.
 _FETCHED_SECONDS: Final = 60.0
+#: Bytes of these owners, and the latest ones that are kept beyond: as many as are read at a time.
+_FETCHED_BYTES: Final = 16 * 2**20
+_LATEST_FETCHED: Final = 64
 #: Seconds within which the watch is to show what a response showed.
 _CONFIRM_SECONDS: Final = 30.0
 
 #: Kinds whose changes the cache itself reads.
 _INDEXED: Final = frozenset({COMMAND, POD_GROUP})
 
+_encode: Final = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -78,7 +82,9 @@ class ObjectCache:
         self._targets: dict[Key, dict[tuple[str, str], tuple[str, int, str]]] = {}
         self._tombstones: OrderedDict[str, None] = OrderedDict()
         self._unconfirmed: dict[Key, tuple[str, float]] = {}
-        self._fetched: dict[Key, tuple[float, JsonObject | None]] = {}
+        #: The oldest first: when it was read, and its JSON, b"" for none.
+        self._fetched: OrderedDict[Key, tuple[float, bytes]] = OrderedDict()
+        self._fetched_bytes = 0
 
     def __len__(self) -> int:
         return sum(map(len, self._entries.values()))
@@ -93,7 +99,7 @@ class ObjectCache:
             found = self._fetched.get(key)
             if found is None or self._clock() - found[0] > _FETCHED_SECONDS:
                 raise NotFetchedError(key)
-            return found[1]
+            return _decode(found[1]) if found[1] else None
         return None
 
     def owned(self, owner: JsonObject, kind: str) -> Sequence[JsonObject]:
@@ -164,10 +170,21 @@ class ObjectCache:
 
     def fetched(self, key: Key, obj: JsonObject | None) -> None:
         """An object that is not watched was read."""
-        now = self._clock()
-        if len(self._fetched) > _TOMBSTONES:
-            self._fetched = {each: found for each, found in self._fetched.items() if now - found[0] <= _FETCHED_SECONDS}
-        self._fetched[key] = (now, obj)
+        now, data = self._clock(), b"" if obj is None else _encode(obj)
+        _, former = self._fetched.pop(key, (now, b""))
+        self._fetched[key] = now, data
+        self._fetched_bytes += len(data) - len(former)
+        while self._is_to_drop(now):
+            _, (_, dropped) = self._fetched.popitem(last=False)
+            self._fetched_bytes -= len(dropped)
+
+    def _is_to_drop(self, now: float) -> bool:
+        """Whether the oldest owner that was read is believed no more, or is one too many."""
+        read, _ = next(iter(self._fetched.values()))
+        if len(self._fetched) <= 1 or now - read > _FETCHED_SECONDS:
+            return len(self._fetched) > 1
+        is_large = self._fetched_bytes > _FETCHED_BYTES and len(self._fetched) > _LATEST_FETCHED
+        return is_large or len(self._fetched) > _TOMBSTONES
 
     def unconfirmed(self) -> list[Key]:
         """Objects that the watch did not show in time: to be read again."""

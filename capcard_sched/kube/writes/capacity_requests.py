@@ -19,8 +19,10 @@ from capcard_sched.model.intents import RequestCapacity, WithdrawRequest
 from capcard_sched.model.objects import ApiStruct, ObjectMeta
 from capcard_sched.model.provisioning import (
     DEMAND_DIGEST,
+    MOST_POD_SETS,
     POD_TEMPLATE,
     PROVISIONING_REQUEST,
+    owning_group,
     provisioning_bodies,
     template_name,
 )
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from capcard_sched.kube.errors import RequestError
 
 CapacityIntent: TypeAlias = RequestCapacity | WithdrawRequest
+#: Attempts of a request whose PodTemplates are replaced, one in each.
+_MOST_REPLACEMENTS: Final = MOST_POD_SETS + 8
 _POD: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -97,7 +101,7 @@ class CapacityRequests(CallWriter[CapacityCall]):
             taken = await self._post(client, POD_TEMPLATE, intent, body)
             if taken is not None:
                 # What an interrupted attempt left, or an earlier request of the name: its content is unknown.
-                return await self._replace(client, intent, body["metadata"]["name"], taken)
+                return await self._replace(client, intent, body["metadata"]["name"], taken, call.attempts)
         try:
             taken = await self._post(client, PROVISIONING_REQUEST, intent, request)
         except ApiError as error:
@@ -122,9 +126,14 @@ class CapacityRequests(CallWriter[CapacityCall]):
             return await get(client, object_path(kind, intent.namespace, body["metadata"]["name"]), _OWNED)
         return None
 
-    async def _replace(self, client: Client, intent: RequestCapacity, name: str, taken: _Owned) -> WriteOutcome:
+    async def _replace(
+        self, client: Client, intent: RequestCapacity, name: str, taken: _Owned, attempts: int
+    ) -> WriteOutcome:
         if _owner(taken) != intent.uid:
             message = f"{POD_TEMPLATE} {name} exists, and another object owns it"
+            return WriteOutcome(WriteResult.REFUSED, HTTPStatus.CONFLICT, message)
+        if attempts > _MOST_REPLACEMENTS:  # finalizers keep it, or another client creates it again
+            message = f"{POD_TEMPLATE} {name} exists, and is not deleted"
             return WriteOutcome(WriteResult.REFUSED, HTTPStatus.CONFLICT, message)
         await self._delete(client, POD_TEMPLATE, intent.namespace, name, intent.uid)
         return WriteOutcome(WriteResult.AGAIN, HTTPStatus.CONFLICT, f"{POD_TEMPLATE} {name} is replaced")
@@ -161,4 +170,5 @@ class CapacityRequests(CallWriter[CapacityCall]):
 
 
 def _owner(found: _Owned) -> str:
-    return next((one.uid for one in found.metadata.owner_references or () if one.kind == "PodGroup"), "")
+    owner = owning_group(found.metadata)
+    return "" if owner is None else owner.uid

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from capcard_sched.kube.controllers.object_cache import NotFetchedError, ObjectC
 from capcard_sched.kube.controllers.records import BUILT_IN, RecordChanged
 from capcard_sched.model.deltas import ObjectGone
 from tests.clock import Clock
+from tests.reachable import reachable
 
 POD = Key("Pod", "default", "p")
 
@@ -33,6 +36,10 @@ class CacheBench:
 
     def answer(self, change: RecordChanged) -> None:
         self.cache.apply(change, confirmed=False)
+
+    def held(self) -> int:
+        """Bytes of the objects that the cache keeps."""
+        return sum(sys.getsizeof(each) for _, each in reachable(self.cache) if isinstance(each, bytes))
 
     def version(self, key: Key = POD) -> str:
         found = self.cache.get(*key)
@@ -194,3 +201,31 @@ def test_a_grouped_pod_keeps_its_requests_where_the_group_follows_the_owner() ->
         owner = {"apiVersion": version, "kind": kind, "name": "o", "uid": "o", "controller": True}
         pod = changed(1, metadata={**metadata, "ownerReferences": [owner]}, spec={"containers": [container]})
         assert (b"requests" in pod.data) is kept, kind
+
+
+def test_owners_that_were_read_are_kept_while_they_are_believed_and_within_a_bound_of_bytes() -> None:
+    bench = CacheBench()
+    size = 2**20
+
+    def read(number: int, size: int) -> Key:
+        key = Key("Deployment", "default", f"owner-{number}")
+        bench.cache.fetched(key, {"metadata": {"annotations": {"a": "x" * size}}})
+        assert bench.cache.get(*key) == {"metadata": {"annotations": {"a": "x" * size}}}
+        return key
+
+    def kept(keys: list[Key]) -> int:
+        count = 0
+        for key in keys:
+            with contextlib.suppress(NotFetchedError):
+                count += bench.cache.get(*key) is not None
+        return count
+
+    small = [read(number, 100) for number in range(1000)]
+    assert kept(small) == 1000
+    large = [read(number, size) for number in range(1000, 1200)]
+    assert kept(large) == 64, "the latest ones, which passes read next"
+    assert bench.held() < 66 * size
+    bench.clock.now += 61
+    last = read(2000, 100)
+    assert (kept([*small, *large]), kept([last])) == (0, 1)
+    assert bench.held() < size

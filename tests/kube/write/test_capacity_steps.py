@@ -33,6 +33,8 @@ class Objects:
     def __init__(self, *, served: bool = True) -> None:
         self.by_path: dict[str, dict[str, Any]] = {}
         self.served = served
+        #: Paths of objects with a finalizer.
+        self.kept: set[str] = set()
         #: Method and path to the error of the next request.
         self.errors: dict[tuple[str, str], ApiError] = {}
         self._uids = itertools.count()
@@ -40,9 +42,10 @@ class Objects:
             spec = {"nodeName": "", "schedulingGates": [{"name": "x"}], "containers": [{"name": name}]}
             self.by_path[POD_PATH + name] = {"metadata": {"name": name, "labels": {"of": name}}, "spec": spec}
 
-    def put(self, path: str, owner: str = "", **notes: str) -> None:
+    def put(self, path: str, owner: str = "", notes: dict[str, str] | None = None, *, controller: bool = True) -> None:
         """An object that is there already."""
-        owners = [{"kind": "PodGroup", "uid": owner}] if owner else []
+        group = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "name": "g", "uid": owner}
+        owners = [{**group, "controller": controller}] if owner else []
         name = path.rpartition("/")[2]
         self.by_path[path] = {"metadata": {"name": name, "uid": f"old-{name}", "ownerReferences": owners,
                                            "annotations": notes}}  # fmt: skip
@@ -65,7 +68,8 @@ class Objects:
         if method == "DELETE":
             given = msgspec.json.decode(body)["preconditions"]["uid"]
             assert given == self.by_path[path]["metadata"]["uid"]
-            del self.by_path[path]
+            if path not in self.kept:
+                del self.by_path[path]
             return b"{}"
         return msgspec.json.encode(self.by_path[path])
 
@@ -90,7 +94,7 @@ async def send(objects: Objects, *intents: RequestCapacity | WithdrawRequest) ->
     writer = CapacityRequests(context)
     for intent in intents:
         call = CapacityCall(writer, intent, gate.term)
-        for _ in range(10):
+        for _ in range(50):
             outcome = await writer.send(call)
             writer.end(call, outcome)
             if outcome.result is not WriteResult.AGAIN:
@@ -119,7 +123,8 @@ async def test_templates_have_the_specs_of_the_pods_and_the_owner_of_the_request
             {"podTemplateRef": {"name": "g-provisioning-1-1"}, "count": 3},
         ],
     }
-    owner = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "name": "g", "uid": "uid-g"}
+    owner = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "name": "g", "uid": "uid-g",
+             "controller": True}  # fmt: skip
     assert template["metadata"]["ownerReferences"] == request["metadata"]["ownerReferences"] == [owner]
 
 
@@ -138,17 +143,27 @@ async def test_what_an_interrupted_attempt_left_is_replaced() -> None:
     assert objects.by_path[f"{TEMPLATES}/g-provisioning-1-0"]["template"]["spec"] == {"containers": [{"name": "a"}]}
 
 
+async def test_a_template_that_a_finalizer_keeps_refuses_the_request() -> None:
+    objects = Objects()
+    path = f"{TEMPLATES}/g-provisioning-1-1"
+    objects.put(path, owner="uid-g")
+    objects.kept.add(path)
+    [refused] = await send(objects, REQUEST)
+    assert isinstance(refused, CapacityRequestRefused)
+    assert "g-provisioning-1-1 exists, and is not deleted" in refused.message
+
+
 async def test_a_request_whose_response_was_lost_is_there() -> None:
     objects = Objects()
-    objects.put(f"{REQUESTS}/{REQUEST.name}", "uid-g", **{DEMAND_DIGEST: "d"})
+    objects.put(f"{REQUESTS}/{REQUEST.name}", "uid-g", {DEMAND_DIGEST: "d"})
     assert await send(objects, REQUEST) == []
 
 
 @pytest.mark.parametrize("path", [f"{TEMPLATES}/g-provisioning-1-0", f"{REQUESTS}/g-provisioning-1"])
-@pytest.mark.parametrize("owner", ["", "uid-of-another"])
-async def test_an_object_of_another_owner_is_neither_used_nor_deleted(path: str, owner: str) -> None:
+@pytest.mark.parametrize(("owner", "controller"), [("", True), ("uid-of-another", True), ("uid-g", False)])
+async def test_an_object_of_another_owner_is_neither_used_nor_deleted(path: str, owner: str, controller: bool) -> None:
     objects = Objects()
-    objects.put(path, owner)
+    objects.put(path, owner, controller=controller)
     before = objects.by_path[path]
     [refused] = await send(objects, REQUEST, WITHDRAWAL)
     assert isinstance(refused, CapacityRequestRefused)

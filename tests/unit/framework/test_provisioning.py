@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from capcard_sched.model.autoscaling import AutoscalingOptions
+from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.intents import RequestCapacity
 from capcard_sched.model.provisioning import (
+    MOST_PENDING_REQUESTS,
     MOST_POD_SETS,
     CapacityRequest,
     ProvisioningRequestObject,
@@ -64,14 +68,24 @@ def test_a_demand_has_the_same_digest_in_every_process_and_another_for_each_clas
     assert len(set(differing)) == len(differing)
 
 
-@given(st.text("abcdefghijklmnopqrstuvwxyz0123456789-.", min_size=1, max_size=253), st.integers(1, 10**6))
+#: Names of objects as the API server accepts them, also near the longest ones.
+_LABEL = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True)
+_NAMES = st.lists(_LABEL, min_size=1, max_size=120).map(".".join).map(lambda name: name[:253].rstrip("-."))
+_ACCEPTED = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+
+@example("a" * 215 + ".b", 1)
+@example("a" * 253, 10**9)
+@given(_NAMES, st.integers(1, 10**9))
 def test_names_are_accepted_by_the_api_server_and_distinct(group: str, number: int) -> None:
     name = request_name(group, number)
-    assert len(template_name(name, MOST_POD_SETS - 1)) <= 253
+    template = template_name(name, MOST_POD_SETS - 1)
+    assert len(template) <= 253
+    assert _ACCEPTED.fullmatch(template)
     assert name != request_name(f"{group}x", number)
     found = capacity_request(msgspec.convert({"kind": "ProvisioningRequest", "metadata": {"name": name}},
                                              ProvisioningRequestObject))  # fmt: skip
-    assert found.number == number
+    assert found.number == (number if number < 10**9 else 0)
 
 
 @pytest.mark.parametrize(
@@ -114,3 +128,39 @@ def test_a_failure_is_followed_by_a_request_after_one_to_thirty_minutes(
         assert (step.action == "new") == (elapsed >= 60)
     else:
         assert step.action == "keep"
+
+
+@pytest.mark.parametrize("ahead", [30.0, 10.0**9])
+def test_a_failure_in_the_future_does_not_silence_a_gang(ahead: float) -> None:
+    """A clock that is little ahead keeps the backoff; otherwise it starts with the request."""
+    now = 10_000.0
+    request = msgspec.convert({"namespace": "a", "name": "x", "digest": "d", "state": "failed", "since": now + ahead,
+                               "created": now - 40}, CapacityRequest)  # fmt: skip
+    assert next_step(request, "d", now).action == "wait"
+    assert next_step(request, "d", now + 30).action == ("wait" if ahead == 30 else "new")
+    assert next_step(request, "d", now + ahead + 90).action == "new"
+
+
+def test_a_namespace_has_a_bound_of_pending_requests() -> None:
+    h = _gang("")
+    for number in range(MOST_PENDING_REQUESTS + 8):
+        h.group(f"g{number:02}", namespace="many", queue="q", min_member=2)
+        for index in range(2):
+            h.pod(f"p{number}-{index}", namespace="many", group=f"g{number:02}", card="A", cards=2)
+    h.group("other", namespace="few", queue="q", min_member=2)
+    for index in range(2):
+        h.pod(f"o{index}", namespace="few", group="other", card="A", cards=2)
+    made = [one for _ in range(3) for one in _requests(h)]
+    assert len([one for one in made if one.namespace == "many"]) == MOST_PENDING_REQUESTS
+    assert [one.group for one in made if one.namespace == "few"] == ["other"]
+    delayed = {one.group for one in made if one.namespace == "many"}
+    last = next(f"g{number:02}" for number in range(MOST_PENDING_REQUESTS + 8) if f"g{number:02}" not in delayed)
+    assert [code for code, _ in h.event_messages("PodGroup", last)].count("ProvisioningDelayed") == 1
+    first = next(one for one in made if one.namespace == "many")
+    body = {"kind": "ProvisioningRequest", "metadata": {
+        "name": first.name, "namespace": first.namespace, "uid": "x", "annotations": dict(first.annotations),
+        "ownerReferences": [{"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "name": first.group,
+                             "uid": first.uid, "controller": True}]},
+        "status": {"conditions": [{"type": "Provisioned", "status": "True"}]}}  # fmt: skip
+    h.apply(ObjectChanged(msgspec.convert(body, ProvisioningRequestObject)))
+    assert [one.namespace for one in _requests(h)] == ["many"], "a decision makes place for the next"

@@ -10,12 +10,13 @@ import pytest
 from benchmarks.claim_objects import present
 from capcard_sched.devices import device_content
 from capcard_sched.devices.device_content import DeviceContent
-from capcard_sched.framework.session import claim_work
+from capcard_sched.framework.session import namespace_work
 from capcard_sched.framework.toolkit import device_cards
 from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.device_objects import ResourceClaimObject
 from capcard_sched.model.objects import PodObject
 from capcard_sched.plugins.capacity_card import cards, claim_cards
+from capcard_sched.plugins.predicates import empty_nodes
 from capcard_sched.testing import Harness
 from tests.unit.devices.pools import claim, decode
 
@@ -53,8 +54,9 @@ def _hostile(number: int) -> str:
 
 @pytest.fixture(autouse=True)
 def _bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim_work, "MOST_SEARCHES", _SEARCHES)
+    monkeypatch.setattr(namespace_work, "MOST_SEARCHES", _SEARCHES)
     monkeypatch.setattr(claim_cards, "MOST_COMPARED", _COMPARED)
+    monkeypatch.setattr(empty_nodes, "MOST_DEVICES", _COMPARED)
 
 
 class _Work:
@@ -123,7 +125,7 @@ def test_the_text_of_a_held_job_names_the_bound() -> None:
 
 
 def test_a_namespace_has_a_bound_of_comparisons_for_its_card_quotas(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim_work, "MOST_SEARCHES", _ALL)
+    monkeypatch.setattr(namespace_work, "MOST_SEARCHES", _ALL)
     h = _cluster(", {name: capacity-card}")
     for number in range(_HOSTILE):
         h.group(f"bad-{number}", queue="q", namespace="bad")
@@ -131,7 +133,7 @@ def test_a_namespace_has_a_bound_of_comparisons_for_its_card_quotas(monkeypatch:
     h.group("healthy", queue="q", namespace="good")
     _put(h, 10**6, "good", "healthy", "healthy")
     work, devices = _Work(h, monkeypatch), 8 * _NODES
-    most = 2 * _COMPARED  # a comparison with the class, and with the claim
+    most = 5 * _COMPARED  # with the class and the claim; on empty nodes with both in a search, and with the claim
     searches, compared = work.step()
     assert compared <= most + 2 * 8 * searches + 10 * devices < 2 * _HOSTILE * devices
     assert [*h.binds] == ["healthy"]
@@ -143,7 +145,7 @@ def test_a_namespace_has_a_bound_of_comparisons_for_its_card_quotas(monkeypatch:
 def test_sessions_end_with_more_contents_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each content is compared with the devices once, and again only when these change; a change of another claim
     concerns that claim."""
-    monkeypatch.setattr(claim_work, "MOST_SEARCHES", _ALL)
+    monkeypatch.setattr(namespace_work, "MOST_SEARCHES", _ALL)
     monkeypatch.setattr(claim_cards, "_MOST_CONTENTS", _HOSTILE // 4)
     monkeypatch.setattr(device_cards, "MOST_SELECTORS", _HOSTILE // 4)
     monkeypatch.setattr(cards, "_SPARE", _HOSTILE // 4)
@@ -196,3 +198,25 @@ def test_a_device_keeps_a_bounded_number_of_results(monkeypatch: pytest.MonkeyPa
     h.settle(_HOSTILE)
     devices = h.last_session.snapshot.devices.all_devices()
     assert {len(device.content._results) <= 50 for device in devices} == {True}
+
+
+def test_the_places_of_claims_are_counted_over_several_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gangs whose claims no empty node serves: each is proved never to start, some in each session."""
+    monkeypatch.setattr(namespace_work, "MOST_SEARCHES", 10**9)
+    h = _cluster()
+    for number in range(_HOSTILE):
+        h.group(f"bad-{number}", queue="q", namespace="bad", min_member=1)
+        _put(h, number, "bad", f"bad-{number}", f"bad-{number}", _hostile(number))
+
+    def counted() -> int:
+        jobs = h.core.snapshot().state.jobs
+        return sum(jobs[f"bad/bad-{number}"].node_limit is not None for number in range(_HOSTILE))
+
+    found: list[int] = []
+    while (len(found) < 2 or found[-1] > found[-2]) and len(found) < _HOSTILE:
+        h.group("other", namespace="good", labels={"session": str(len(found))})
+        h.step()
+        found.append(counted())
+    content = _NODES * 9  # a search and eight devices on each node
+    assert found[0] == -(-_COMPARED // content), "one reaches the bound"
+    assert found[-1] == _HOSTILE, found
