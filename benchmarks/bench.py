@@ -56,6 +56,8 @@ class Report(msgspec.Struct):
     growth: list[measure.Growth] = []
     #: Workload to bytes of resident memory per 10,000 pods.
     memory: dict[str, float] = {}
+    #: The same once they run.
+    running_memory: dict[str, float] = {}
     comparisons: list[measure.Comparison] = []
     takings: list[Taking] = []
     placings: list[Placing] = []
@@ -118,7 +120,9 @@ def bench(
             ]
             status.update("memory")
             nodes, pods = next(iter(points.values()))
-            report.memory = {name: measure.memory_per_10k_pods(name, nodes, pods) for name in placing}
+            residents = {name: measure.memory_per_10k_pods(name, nodes, pods) for name in placing}
+            report.memory = {name: each.bytes for name, each in residents.items()}
+            report.running_memory = {name: each.running for name, each in residents.items()}
         if openb is not None and saturated:
             status.update("a saturated cluster")
             report.saturations = measure_all(openb, saturated, [SaturationConf("shipped")], repeats)
@@ -175,7 +179,8 @@ def show(console: Console, report: Report, old: Report | None) -> None:
     for name, amount in report.memory.items():
         console.print(
             f"Memory, {name}: {amount / 2**20:.1f} MiB per 10,000 pods and their PodGroups "
-            "(growth of the resident set of a fresh process while it takes them in)"
+            f"(growth of the resident set of a fresh process while it takes them in), "
+            f"{report.running_memory[name] / 2**20:.1f} MiB once they run"
         )
 
 

@@ -177,4 +177,4 @@ def _memory(scene: str, nodes: int, deltas: list[Delta], session: Session) -> fl
     ][:_MEMORY_CLAIMS]
     present_objects = [delta.object for delta in present(scene, nodes) if isinstance(delta, ObjectChanged)]
     frames = [Frame(type(each), msgspec.json.encode(each)) for each in (*present_objects, *claims)]
-    return resident_growth(frames) * 10_000 / len(claims)
+    return resident_growth(frames).bytes * 10_000 / len(claims)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import platform
@@ -282,7 +281,7 @@ def _sample(workload: Workload, frames: Sequence[Frame]) -> dict[str, float]:
     found["session"], found["cpu"], binds = run_session(core)
     found["placed"] = len(binds)
     nodes = {bind.uid: bind.node for bind in binds}
-    news = [_running(pod, nodes[pod.metadata.uid]) for pod in workload.pods if pod.metadata.uid in nodes]
+    news = [running(pod, nodes[pod.metadata.uid]) for pod in workload.pods if pod.metadata.uid in nodes]
     start = perf_counter()
     core.step(news, NOW + 1)
     found["feedback"] = perf_counter() - start
@@ -294,7 +293,8 @@ def _sample(workload: Workload, frames: Sequence[Frame]) -> dict[str, float]:
     return found
 
 
-def _running(pod: PodObject, node: str) -> ObjectChanged:
+def running(pod: PodObject, node: str) -> ObjectChanged:
+    """The pod once it runs on a node."""
     replace = msgspec.structs.replace
     return ObjectChanged(replace(pod, spec=replace(pod.spec, node_name=node), status=PodStatus(phase="Running")))
 
@@ -356,24 +356,34 @@ def exponent(points: Sequence[tuple[int, float]]) -> float:
     return statistics.linear_regression(sizes, times).slope
 
 
-def memory_per_10k_pods(name: str, nodes: int, pods: int) -> float:
-    """Bytes of resident memory per 10,000 pods (their PodGroups included), measured in a process of its own.
+class Resident(msgspec.Struct, frozen=True):
+    """Growth of the resident set of a fresh process, bytes."""
+
+    #: While it takes in the objects.
+    bytes: float
+    #: Once a session placed the pods and they run.
+    running: float
+
+
+def memory_per_10k_pods(name: str, nodes: int, pods: int) -> Resident:
+    """Resident memory per 10,000 pods (their PodGroups included), measured in a process of its own.
 
     That process reads the objects one by one from a file, so that nothing else comes and goes in its memory: nodes
     and queues first, then it notes its resident set, then groups and pods, and notes it again. Growth of arrays, label
     sets and classes is inside; Python itself and the nodes are not.
     """
-    return resident_growth(encode(make(name, nodes, pods))) * 10_000 / pods
+    found = resident_growth(encode(make(name, nodes, pods)))
+    return Resident(found.bytes * 10_000 / pods, found.running * 10_000 / pods)
 
 
-def resident_growth(frames: Sequence[Frame]) -> float:
-    """Bytes by which the resident set of a fresh process grows over the frames behind nodes, queues and slices."""
+def resident_growth(frames: Sequence[Frame]) -> Resident:
+    """The growth over the frames behind nodes, queues and slices."""
     with NamedTemporaryFile(suffix=".jsonl") as file:
         file.writelines(frame.kind.__name__.encode() + b" " + frame.data + b"\n" for frame in frames)
         file.flush()
         command = [sys.executable, "-m", "benchmarks.memory", file.name]
         answer = subprocess.run(command, capture_output=True, check=True, text=True, cwd=Path(__file__).parents[1])  # noqa: S603
-    return float(json.loads(answer.stdout)["bytes"])
+    return msgspec.json.decode(answer.stdout, type=Resident)
 
 
 def compare(name: str, nodes: int, pods: int) -> Comparison:

@@ -1,18 +1,20 @@
 """`python -m benchmarks.memory FILE`: prints, as JSON, what the objects of a file cost in resident memory.
 
 Each line is the name of a delta and its object as JSON; nodes, queues, DeviceClasses and ResourceSlices come first and
-do not count.
+do not count. `bytes`: with the objects alone; `running`: once a session placed the pods and they run.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import os
 import sys
 from pathlib import Path
 
-from benchmarks.measure import DECODERS, build_core
+import msgspec
+
+from benchmarks.measure import DECODERS, NOW, Resident, build_core, run_session, running
+from capcard_sched.model.objects import PodObject
 
 _FIRST = ("NodeObject", "QueueObject", "DeviceClassObject", "ResourceSliceObject")
 
@@ -37,7 +39,20 @@ def main(path: Path) -> None:
                 before = resident_bytes()
             core.apply(decoders[name](frame))
     gc.collect()
-    print(json.dumps({"bytes": resident_bytes() - before}))
+    loaded = resident_bytes()
+    pods = msgspec.json.Decoder(PodObject)
+    nodes = {bind.uid: bind.node for bind in run_session(core).binds}
+    with path.open("rb") as file:
+        for line in file:
+            if line.startswith(b"PodObject "):
+                pod = pods.decode(line.partition(b" ")[2])
+                if (node := nodes.get(pod.metadata.uid)) is not None:
+                    core.apply(running(pod, node))
+    for later in (1, 2):
+        core.step((), NOW + later)
+    nodes.clear()
+    gc.collect()
+    print(msgspec.json.encode(Resident(loaded - before, resident_bytes() - before)).decode())
 
 
 if __name__ == "__main__":
