@@ -8,7 +8,7 @@ import msgspec
 
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import AnnotatePod, Intent, RequestCapacity, RequestedPods, WithdrawRequest
-from capcard_sched.model.kube_groups import kube_name
+from capcard_sched.model.kube_groups import job_name, kube_name
 from capcard_sched.model.provisioning import (
     CONSUMED_CLASS,
     CONSUMED_REQUEST,
@@ -204,8 +204,11 @@ class ProvisioningRequests:
     ) -> CapacityRequest:
         """Creates a request in place of the earlier ones. A name that another object has is left out."""
         known, group = session.state.provisioning.by_name, kube_name(job.name) or job.name
+        # The PodGroup of the other kind may have this name; the watch has not delivered what was sent for it.
+        twin = self._sent.get(f"{job.namespace}/{job_name(group) if group == job.name else group}")
+        sent = f"{twin.namespace}/{twin.name}" if twin is not None else ""
         number = self._numbers.get(job.key, 0) + 1
-        while f"{job.namespace}/{request_name(group, number)}" in known:
+        while (wanted := f"{job.namespace}/{request_name(group, number)}") in known or wanted == sent:
             number += 1
         name, kind = request_name(group, number), session.carry_over.provisioning_class
         self._numbers[job.key] = number
