@@ -206,9 +206,9 @@ class ProvisioningRequests:
         known, group = session.state.provisioning.by_name, kube_name(job.name) or job.name
         # The PodGroup of the other kind may have this name; the watch has not delivered what was sent for it.
         twin = self._sent.get(f"{job.namespace}/{job_name(group) if group == job.name else group}")
-        sent = f"{twin.namespace}/{twin.name}" if twin is not None else ""
+        taken = f"{twin.namespace}/{twin.name}" if twin is not None else ""
         number = self._numbers.get(job.key, 0) + 1
-        while (wanted := f"{job.namespace}/{request_name(group, number)}") in known or wanted == sent:
+        while (wanted := f"{job.namespace}/{request_name(group, number)}") in known or wanted == taken:
             number += 1
         name, kind = request_name(group, number), session.carry_over.provisioning_class
         self._numbers[job.key] = number
