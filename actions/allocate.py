@@ -131,8 +131,12 @@ class Allocate(Action):
                 statement.keep()
             else:
                 session.observe_failure(session, job, session.engine)
+                shortages = None
+                if allocator is not None:
+                    shortages = allocator.all_shortages()
+                    allocator.try_rest()
                 statement.discard()
-                session.note_failure(queue, job, None if allocator is None else allocator.all_shortages())
+                session.note_failure(queue, job, shortages)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             statement.discard()
             session.results.record_hook_error(job, error)

@@ -19,7 +19,7 @@ _STEP: Final = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 _PATH: Final = re.compile(r"(?:\.?[^.\[\]\s]+|\[[^\]]*\])+")
 _PLACE: Final = re.compile(r"\{([^{}]*)\}")
 #: Between the items of a count; they are applied from left to right.
-OPERATORS: Final = ("*", "-", "min")
+OPERATORS: Final = ("*", "-", "min", "max")
 #: Items of a list that a path visits: an object of an operator has a few.
 _MOST_ITEMS: Final = 1024
 _ROOT: Final = "owner."
@@ -140,7 +140,7 @@ def count_of(scene: RuleScene, text: str) -> int | None:
         elif operator == "-":
             total -= value
         else:
-            total = min(total, value) if operator else value
+            total = {"min": min, "max": max}[operator](total, value) if operator else value
     return max(0, min(total, MAX_INT32))
 
 

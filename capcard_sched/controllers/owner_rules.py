@@ -118,6 +118,9 @@ class OwnerRule(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
     role_names: dict[str, str] = {}
     #: A number that replaces the sum of the roles.
     min_member: str = ""
+    #: Paths in the owner to the names of queue and priority class of the PodGroup.
+    queue: str = ""
+    priority_class: str = ""
     min: tuple[RoleMinimum, ...] = ()
     #: The minimum when the owner cannot be read; "" for 1.
     fallback: str = ""
@@ -325,6 +328,9 @@ def _problems(rule: OwnerRule) -> Iterator[str]:
 def _text_problems(rule: OwnerRule) -> Iterator[str]:
     """Counts and paths that cannot be read."""
     counts = {"minMember": rule.min_member, "fallback": rule.fallback}
+    for field, path in (("queue", rule.queue), ("priorityClass", rule.priority_class)):
+        if path and not is_path(path):
+            yield f"{field}: {path!r} is no path"
     for place, part in _rows(rule):
         paths = {f"{place}.if": [*part.if_], f"{place}.unless": [*part.unless]}
         if isinstance(part, RoleMinimum):
@@ -337,7 +343,7 @@ def _text_problems(rule: OwnerRule) -> Iterator[str]:
             yield from (f"{field}: {text!r} is no path" for text in texts if text and not is_path(text))
     for field, text in counts.items():
         if text and not is_count(text):
-            yield f"{field}: {text!r} is no count; accepted: a number, a path or @label, joined by *, - and min"
+            yield f"{field}: {text!r} is no count; accepted: a number, a path or @label, joined by *, -, min and max"
     for field, path in _paths(rule):
         if not path.removeprefix("owner.").startswith(_READ):
             yield f"{field}: {path!r} is not read; accepted: paths that start with metadata or spec"
@@ -347,6 +353,8 @@ def _paths(rule: OwnerRule) -> Iterator[tuple[str, str]]:
     """The paths that start at the object of the owner, each with its field."""
     yield from _count_paths("minMember", rule.min_member)
     yield from _count_paths("fallback", rule.fallback)
+    named = (("queue", rule.queue), ("priorityClass", rule.priority_class))
+    yield from ((field, path) for field, path in named if path and is_path(path))
     for number, each in enumerate(rule.group):
         yield from ((f"group[{number}].name", place[6:]) for place in places(each.name) if place.startswith("owner:"))
     for place, row in _rows(rule):

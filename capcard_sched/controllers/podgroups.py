@@ -192,7 +192,7 @@ class PodGroupController:
     ) -> JsonObject:
         """The PodGroup of a rule: fields of plain ones, but numbers and owner of the rule."""
         group = self._group(view, pod, gang.name, owner)
-        group["spec"] = {**group["spec"], **group_fields(gang, pod)}
+        group["spec"] = {**group["spec"], **_named_fields(found.rule, owner, pod), **group_fields(gang, pod)}
         metadata = group["metadata"]
         metadata["annotations"] = {**metadata.get("annotations", {}), OWNER_RULE: found.rule.name}
         leader = found.rule.leader and view.get(POD, key_of(pod)[0], name_of(RuleScene(found.notes), found.rule.leader))
@@ -365,6 +365,16 @@ def _written_queue(owner: JsonObject) -> str:
     """The queue that an object of an operator names, "" for none; KubeRay reads it from a label."""
     notes = annotations_of(owner)
     return notes.get(POD_QUEUE_NAME) or notes.get(QUEUE_NAME) or labels_of(owner).get(QUEUE_NAME) or ""
+
+
+def _named_fields(rule: OwnerRule, owner: JsonObject | None, pod: JsonObject) -> JsonObject:
+    """Queue and priority class at the paths of a rule; the queue that the pod itself names precedes."""
+    scene = RuleScene({}, owner)
+    paths = {"queue": rule.queue, "priorityClassName": rule.priority_class}
+    found = {field: next(scene.values(path), None) for field, path in paths.items() if path}
+    if annotations_of(pod).get(POD_QUEUE_NAME):
+        found.pop("queue", None)
+    return {field: name for field, name in found.items() if name and isinstance(name, str)}
 
 
 def _network_topology(annotations: dict[str, str]) -> JsonObject:

@@ -291,10 +291,8 @@ PREEMPT_EXPIRED = Reason("PreemptExpired", "reservation on node {node} expired a
 GROUP_EVICTED = Reason("Evict", "{action}: {pods} pods evicted for {by} of queue {queue}", "Normal")
 
 # --- network topology ----------------------------------------------------------------------------------------------
-HYPER_NODES_NOT_READY = Reason(
-    "HyperNodesNotReady", "spec.networkTopology of the PodGroup is hard, and no HyperNode exists"
-)
-NO_SUCH_TIER = Reason("NoSuchTier", "spec.networkTopology of the PodGroup is hard, and no HyperNode has tier {tier}")
+HYPER_NODES_NOT_READY = Reason("HyperNodesNotReady", "{field} of the PodGroup is hard, and no HyperNode exists")
+NO_SUCH_TIER = Reason("NoSuchTier", "{field} of the PodGroup is hard, and no HyperNode has tier {tier}")
 BEYOND_HYPER_NODES = Reason(
     "BeyondHyperNodes",
     "spec.networkTopology of the PodGroup is hard, and its scheduled pods do not share a HyperNode "

@@ -176,3 +176,27 @@ async def test_racks_are_occupied_by_the_nodes_of_pods(
     # A tier that no HyperNode has.
     await cluster.create_all(gang("tier", affinity=apart(term(topologyTierName="zone"))))
     await until(cluster, "pods", "tier-0", status=message("required[0]: no HyperNode has tier zone"))
+
+
+@pytest.mark.timeout(300)
+async def test_a_rack_is_free_for_a_group_once_the_pods_of_the_others_terminate(
+    cluster: Cluster, daemon: Daemon
+) -> None:
+    # Both anchors are in one rack, and the terms exclude it once.
+    await cluster.create_all(gang("x", labels={"w": "x"}, at=(0,)))
+    await cluster.create_all(gang("y", labels={"w": "y"}, at=(1,)))
+    await until_bound(cluster, {"x-0", "y-0"})
+    both = apart(term(), term({"matchLabels": {"w": "y"}}))
+    await cluster.create_all(gang("both", 2, networkTopology=_RACK, affinity=both))
+    assert await racks_of(cluster, "both", 2) == {"b"}
+    await gone(cluster, "both", 2)
+    # A terminating pod is in no rack; the other one still is. Without a kubelet both stay until the test ends them.
+    await cluster.create_all(gang("waits", affinity=both, at=(2,)))
+    await until(cluster, "pods", "waits-0", status=message("in HyperNode a that holds"))
+    await cluster.delete("pods", "x-0", grace=3600)
+    await daemon.settled()
+    assert "waits-0" not in await cluster.bound()
+    await cluster.delete("pods", "y-0", grace=3600)
+    assert (await until_bound(cluster, {"waits-0"}))["waits-0"] == "n2"
+    for name in ("x-0", "y-0"):
+        assert (await cluster.get("pods", name))["metadata"]["deletionTimestamp"], "the pods still exist"

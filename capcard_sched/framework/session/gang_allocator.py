@@ -108,6 +108,19 @@ class GangAllocator:
                 break
         return self._position
 
+    def try_rest(self) -> None:
+        """Tries the tasks behind the one that ended a failed visit: their outcomes are part of what the gang lacks.
+
+        The caller discards the statement afterwards, and has read `all_shortages` before.
+        """
+        session = self._session
+        while self._position < len(self._tasks):
+            if session.deadline.is_exhausted(self._queue.name) or session.claim_work.is_exhausted(self._job):
+                break
+            signature = self._engine.signature(self._queue, self._tasks[self._position])
+            end = self._end_of_run(signature, len(self._tasks))
+            self._place_run(signature, self._tasks[self._position : end], ready=True)
+
     def all_shortages(self) -> dict[PodSignature, int] | None:
         """`shortages`, with the signatures that were placed: they are a part of the failure of those behind them.
 

@@ -293,18 +293,22 @@ class GroupAttempt:
         search = GroupSearch(session, self._queue, self._job, self._units, future=False)
         together: list[GroupUnit] = []
         for number, unit in enumerate(self._units.groups):
-            if any(session.results.outcomes.get(task.uid) is not None for task in unit.tasks):
+            unexplained = {task.uid for task in unit.tasks if session.results.outcomes.get(task.uid) is None}
+            if not unexplained:
                 continue
             is_tried = not self._was_ready and number < _MOST_EXPLAINED
             found = search.further(unit, together) if is_tried else None
             if found is not None:  # it waits for the other subgroups
                 together.append(unit)
                 for task, row in next((one.pods for one in found if one.unit is unit), ()):
-                    session.results.set_outcome(task, TaskOutcome("schedulable", "", session.nodes.nodes[row].name))
+                    if task.uid in unexplained:
+                        node = session.nodes.nodes[row].name
+                        session.results.set_outcome(task, TaskOutcome("schedulable", "", node))
                 continue
             text = self._text_of(unit, search)
             for task in unit.tasks:
-                session.results.set_outcome(task, TaskOutcome("unfit", text))
+                if task.uid in unexplained:
+                    session.results.set_outcome(task, TaskOutcome("unfit", text))
 
     def _text_of(self, unit: GroupUnit, search: GroupSearch) -> str:
         """The reason of a subgroup without nodes."""

@@ -64,16 +64,17 @@ class GroupSearch:
         """The reason why no domain is allowed at all, or None."""
         tree, job, groups = self._tree, self._job, self._job.groups
         assert groups is not None
-        wanted = [job.topology, *(policy.topology for policy in groups.policies if policy.minimum)]
-        for topology in wanted:
+        needed = [policy for policy in groups.policies if policy.minimum]
+        wanted = [(f"networkTopology of policy <{policy.name}>", policy.topology) for policy in needed]
+        for field, topology in [("spec.networkTopology", job.topology), *wanted]:
             if topology is None or not topology.hard:
                 continue
             if not tree.ready:
-                return self._refused(reasons.HYPER_NODES_NOT_READY, reasons.HYPER_NODES_NOT_READY.text)
+                return self._refused(reasons.HYPER_NODES_NOT_READY, reasons.HYPER_NODES_NOT_READY.render(field=field))
             highest = topology.allowed(tree)
             if highest is None or highest < tree.tiers[0]:
                 requested = topology.highest_name if highest is None else f"{highest} or below"
-                return self._refused(reasons.NO_SUCH_TIER, reasons.NO_SUCH_TIER.render(tier=requested))
+                return self._refused(reasons.NO_SUCH_TIER, reasons.NO_SUCH_TIER.render(field=field, tier=requested))
         if job.topology is not None and job.topology.hard and not self._domains():
             return self._refused(reasons.BEYOND_HYPER_NODES, reasons.BEYOND_HYPER_NODES.text)
         return None

@@ -8,7 +8,7 @@ visit over the rows of one HyperNode; nothing is copied.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 #: Results of a trial: nothing, pipelined on releasing capacity, everything at once.
 _NEVER, _LATER, _NOW = range(3)
+_FIELD: Final = "spec.networkTopology"
 #: Number of HyperNodes from which equal ones are detected.
 _MANY = 8
 
@@ -104,10 +105,10 @@ class HyperNodeSearch:
         if not tree.ready and tree.label:
             return self._refuse_no_fit(0, np.zeros(0, dtype=bool))
         if not tree.ready:
-            return self._refuse(reasons.HYPER_NODES_NOT_READY, reasons.HYPER_NODES_NOT_READY.text)
+            return self._refuse(reasons.HYPER_NODES_NOT_READY, reasons.HYPER_NODES_NOT_READY.render(field=_FIELD))
         if highest is None or highest < tree.tiers[0]:
             requested = job.topology.highest_name if highest is None else f"{highest} or below"
-            return self._refuse(reasons.NO_SUCH_TIER, reasons.NO_SUCH_TIER.render(tier=requested))
+            return self._refuse(reasons.NO_SUCH_TIER, reasons.NO_SUCH_TIER.render(field=_FIELD, tier=requested))
         bound = bound_of(tree, job)
         assert bound is not None
         if bound.anchor == -1:
@@ -133,7 +134,7 @@ class HyperNodeSearch:
         if self._refused >= 0:
             self._visit(self._refused)
             return 0
-        return self._refuse_no_fit(highest, allowed)
+        return self._refuse_no_fit(highest, allowed, is_bound=bound.anchor is not None)
 
     # --- trials -----------------------------------------------------------------------------------------------------
 
@@ -331,9 +332,14 @@ class HyperNodeSearch:
         label, name = self._tree.label, self._tree.names[number]
         return f"{label}={name}" if label else f"HyperNode {name}"
 
-    def _refuse_no_fit(self, highest: int, allowed: Mask) -> int:
+    def _refuse_no_fit(self, highest: int, allowed: Mask, *, is_bound: bool = False) -> int:
+        """`is_bound`: placed pods of the job decide on its HyperNodes."""
         tree, (most, number) = self._tree, self._most
         detail = "none of them fits anywhere"
+        if is_bound:
+            widest = self._name(int(np.argmax(np.where(allowed, tree.tiers, -1))))
+            where = f"on nodes with {widest}" if tree.label else f"in {widest}"
+            detail = f"its placed pods keep it {where}, where no pending pod fits"
         if not tree.ready:
             return self._refuse_domain("no node has the label")
         # Placed once more: what refuses the pods in the HyperNode that takes most of them is their reason.

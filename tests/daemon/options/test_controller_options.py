@@ -147,7 +147,7 @@ def test_the_rules_of_owners_are_a_file_whose_problems_have_their_row_and_field(
     file.write_text(f"ownerGroups:\n- {{name: mine, {rule}}}\n- {{name: other, {rule}, minMember: a +}}\n")
     place = f"--owner-groups: {file}: ownerGroups[1].minMember"
     assert options.problems() == [
-        f"{place}: 'a +' is no count; accepted: a number, a path or @label, joined by *, - and min"
+        f"{place}: 'a +' is no count; accepted: a number, a path or @label, joined by *, -, min and max"
     ]
     file.unlink()
     assert options.problems() == [f"--owner-groups: {file}: No such file or directory"]

@@ -293,3 +293,27 @@ async def test_bodies_that_are_no_reviews_are_refused(cluster: Cluster, admissio
         async with session.post(url, data=json.dumps(review), ssl=context) as response:
             answer = await response.json()
     assert answer["response"]["uid"] == "u"
+
+
+@pytest.mark.timeout(120)
+async def test_malformed_terms_between_groups_are_rejected(cluster: Cluster, admission: Admission) -> None:
+    selector = {"podGroupSelector": {"matchLabels": {"w": "x"}}}
+    cases: list[tuple[str, Manifest, str]] = [
+        ("required", {**selector, "topologyTier": 1, "weight": 5}, "[0].weight: is not accepted in a required term"),
+        ("preferred", {**selector, "topologyTier": 1}, "[0].weight: is required in a preferred term"),
+        ("required", {**selector, "topologyTier": 1, "topologyTierName": "r"}, "[0]: has both of topologyTierName"),
+        ("required", selector, "[0]: has none of topologyTierName and topologyTier"),
+        ("required", {"topologyTier": 1}, "[0].podGroupSelector: is required"),
+    ]
+    fine = {"podGroupAntiAffinity": {"required": [{**selector, "topologyTier": 1}]}}
+    await cluster.create(pod_group("stored", topologyAffinity=fine))
+    for side, term, expected in cases:
+        wanted = f"spec.topologyAffinity.podGroupAntiAffinity.{side}{expected}"
+        affinity = {"podGroupAntiAffinity": {side: [term]}}
+        assert wanted in await refusal(cluster, pod_group("new", topologyAffinity=affinity))
+        changed = {"podGroupAntiAffinity": {"required": None, "preferred": None, side: [term]}}
+        with pytest.raises(RequestError) as error:
+            await cluster.patch("podgroups", "stored", {"spec": {"topologyAffinity": changed}})
+        assert wanted in str(error.value)
+    assert (await cluster.get("podgroups", "stored"))["spec"]["topologyAffinity"] == fine
+    assert await cluster.find("podgroups", "new") is None

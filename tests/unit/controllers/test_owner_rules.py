@@ -89,6 +89,11 @@ def test_rules_of_a_user_precede_and_replace_the_built_in_ones(text: str, names:
             f"ownerGroups: [{{name: a, {_RULE}, minMember: status.replicas}}]",
             "ownerGroups[0].minMember: 'status.replicas' is not read; accepted: paths that start with metadata or spec",
         ),
+        (f"ownerGroups: [{{name: a, {_RULE}, queue: a b}}]", "ownerGroups[0].queue: 'a b' is no path"),
+        (
+            f"ownerGroups: [{{name: a, {_RULE}, priorityClass: status.class}}]",
+            "ownerGroups[0].priorityClass: 'status.class' is not read",
+        ),
         (
             f"ownerGroups: [{{name: a, {_RULE}, min: [{{role: r, at: 'spec.b[]', count: owner.status.n}}]}}]",
             "ownerGroups[0].min[0].count: 'owner.status.n' is not read",
@@ -116,6 +121,8 @@ def test_a_rule_that_cannot_be_read_is_refused_with_its_field(text: str, problem
         ("@none", None),
         ("a * b.c", 14),
         ("a min b.c * 5", 10),
+        ("a max b.c * 5", 35),
+        ("a max 5 min 4", 4),
         ("1 - 5", 0),
         ("b.c * 2147483647", 2147483647),
         ("list[].n", 4),

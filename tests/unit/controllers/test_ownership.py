@@ -104,6 +104,9 @@ _READERS = {
     "capcard_sched/simulation/workloads/claims.py",  # claims end with the pod that they were generated for
     "capcard_sched/kube/controllers/records.py", "capcard_sched/insight/trials/impossible.py",
     "capcard_sched/validation/late_members.py",  # names an owner in a sentence
+    # the uid of the PodGroup that owns a ProvisioningRequest
+    "capcard_sched/model/provisioning.py", "capcard_sched/kube/writes/capacity_requests.py",
+    "capcard_sched/simulation/effects.py",
 }  # fmt: skip
 
 
