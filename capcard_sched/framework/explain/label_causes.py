@@ -112,6 +112,19 @@ def affinity_cause(snapshot: Snapshot, task: Task) -> str:
     return f"; {brief(names)} {'is' if len(names) == 1 and not own else 'are'} on {on}"
 
 
+def lacks_pods(snapshot: Snapshot, task: Task) -> bool:
+    """Whether a pod awaits pods of others, and no node has one that all of its terms select."""
+    if not awaits_pods(snapshot, task):
+        return False
+    selectors, known = list(_selectors(task, _terms(task))), snapshot.namespaces
+    return not any(
+        one.node is not None
+        and one.status not in COMPLETED_STATUSES
+        and all(selector.selects(one.namespace, one.labels, known) for selector in selectors)
+        for one in snapshot.tasks_by_uid.values()
+    )
+
+
 def awaits_pods(snapshot: Snapshot, task: Task) -> bool:
     """Whether a required affinity of a pod selects pods of others: a start depends on theirs."""
     terms = _terms(task)

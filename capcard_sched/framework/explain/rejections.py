@@ -15,6 +15,7 @@ from capcard_sched.framework.explain.label_causes import (
     absent_demands,
     affinity_cause,
     demands,
+    lacks_pods,
     spread_cause,
     spread_text,
 )
@@ -132,7 +133,16 @@ def rejection_of(session: Session, engine: PlacementEngine, task: Task) -> PodRe
     only_small = small & ~other_card & ~fixed & ~blocked & ((view.allocatable > 0) | (request <= 0)).all(axis=1)
     everything = np.ones(len(view), bool)
     cards = (with_card & excluded, open_nodes, only_small, with_card)
-    tiers = (open_nodes & ~blocked, open_nodes & ~closed, *cards, ~other_card, everything)
+    tiers: tuple[NDArray[np.bool_], ...] = (
+        open_nodes & ~blocked,
+        open_nodes & ~closed,
+        *cards,
+        ~other_card,
+        everything,
+    )
+    affine = diagnosis.entries.get(NO_AFFINE_POD)
+    if affine is not None and lacks_pods(session.snapshot, task):  # those with another reason lack these pods, too
+        tiers = (with_card & affine, *tiers)
     nearest = next((tier for tier in tiers if tier.any()), tiers[-1])
     details = tuple(
         NearestNode(node=name, plugin=plugin, texts=tuple(texts))

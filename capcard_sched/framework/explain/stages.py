@@ -54,7 +54,7 @@ def decide(data: JobFacts) -> StageResult:
     found = found or _not_placed(data)
     found = with_awaited(data, found) if data.expects_nodes else found
     others = [*obstacles_of(data.job.gated.values()), *losses_of(data.tasks), *data.leaving()]
-    if found.stage == "Incomplete":
+    if found.stage in {"Incomplete", "OverQuota", "NoNodeFits", "ClusterFull", "GangWaiting"}:
         others += terminating_of(data.tasks)
     elif found.stage in {"NotAdmitted", "CannotStart"} and data.tasks:  # without that cause, it would wait for them
         others += filter(None, [missing_members(data), *terminating_of(data.tasks)])

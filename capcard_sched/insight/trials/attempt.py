@@ -238,12 +238,12 @@ class JobAttempt:
         return pods_of_job(self._core, Edits(self._objects), self._vcjob, job.name)
 
     def _without_others(self, *, repair: bool) -> list[Delta]:
-        """Every other job has ended. `repair`: and no node is cordoned or tainted."""
+        """Every other job, and each terminating pod, has ended. `repair`: and no node is cordoned or tainted."""
         state = self._core.snapshot().state
         gone: list[Delta] = [
             ObjectGone("Pod", task.namespace, task.name, task.uid)
             for task in state.tasks.values()
-            if task.job is not self._job and unit_of(task) is not None
+            if (task.deleting or task.job is not self._job) and unit_of(task) is not None
         ]
         gone += [
             ObjectGone("PodGroup", job.namespace, job.name, job.uid)
