@@ -16,6 +16,7 @@ from cyclopts import Parameter
 from capcard_sched.admission.manifests import FileView
 from capcard_sched.cli.exit_codes import BAD_INPUT, Files, usage_error
 from capcard_sched.cli.output import put_json
+from capcard_sched.framework.api.place_limits import SELECTED_NODES
 from capcard_sched.framework.conf.registry import Registry, RegistryError
 from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
 from capcard_sched.insight.sources.claim_checks import check_claims, device_cards
@@ -43,7 +44,7 @@ from capcard_sched.simulation.scenario_reader import read_scenario
 from capcard_sched.validation.checks import Severity
 from capcard_sched.validation.hint_checks import QuotaPlugins
 from capcard_sched.validation.inventory import BUILT_IN_QUEUES
-from capcard_sched.validation.object_checks import BUILT_IN_PLUGINS, check_objects
+from capcard_sched.validation.object_checks import BUILT_IN_PLUGINS, NO_NODE_MATCHES, check_objects
 from capcard_sched.validation.unknown_fields import unknown_fields
 
 if TYPE_CHECKING:
@@ -232,6 +233,8 @@ class Checker:
                 continue
             for finding in view.check(obj.value):
                 row = obj.row(finding.severity, finding.field, finding.message, finding.accepted)
+                if row.severity == "error":
+                    self.rows = [one for one in self.rows if not _is_part_of(one, row)]
                 if row.severity != "error" or (row.file, row.document, row.object, _plain(row.field)) not in known:
                     self.rows.append(row)
 
@@ -247,6 +250,7 @@ class Checker:
             unlimited_cards=all(one.unlimited_cards for one in found),
             device_counts=any(one.device_counts for one in found),
             device_capacities=any(one.device_capacities for one in found),
+            allocates_claims=any(one.allocates_claims for one in found),
             card_labels=labels.pop() if len(labels) == 1 else DEFAULT_CARD_LABELS,
         )
 
@@ -272,6 +276,8 @@ class Checker:
                 message = f"can never start: needs {needed}, quota is {limit} ({name} of queue {owner}{above})"
                 if not figures.limit and not above:
                     message = f"can never start: queue {owner} has no quota for {name} (needs {needed})"
+                if workload.exceeded.places == SELECTED_NODES.format(limit=0) and self._never_selected(places[key]):
+                    continue
                 if workload.exceeded.places:
                     message = workload.exceeded.text("").partition(";")[0]  # no session reserves anything here
                 elif not owner:
@@ -282,6 +288,16 @@ class Checker:
                 elif not figures.limit and workload.has_no_quota:
                     message = f"can never start: {no_card_quota(owner)}, and it needs {needed} x {name}"
                 self.rows.append(places[key].row("error", _FIELDS.get(key[0], "spec"), message))
+
+    def _never_selected(self, obj: _CheckedObject) -> bool:
+        """Raises the warnings about an object whose labels no node has to errors; False without one."""
+        own, is_found = obj.row("warning", "", ""), False
+        for index, row in enumerate(self.rows):
+            is_own = (row.file, row.document, row.object) == (own.file, own.document, own.object)
+            if is_own and row.severity == "warning" and row.message.startswith(NO_NODE_MATCHES):
+                message = f"can never start: {row.message}"
+                self.rows[index], is_found = msgspec.structs.replace(row, severity="error", message=message), True
+        return is_found
 
     def _structure(self, severity: Severity, problems: Sequence[InputProblem]) -> None:
         """Add the loader's findings: the first one per field."""
@@ -339,6 +355,12 @@ class Checker:
                 problem.accepted,
             )
             self.rows.append(row)
+
+
+def _is_part_of(warning: FindingRow, error: FindingRow) -> bool:
+    """Whether a warning is about the cause of an error, whose message it repeats."""
+    one, other = ((row.file, row.document, row.object, row.field) for row in (warning, error))
+    return warning.severity == "warning" and one == other and error.message in warning.message
 
 
 def _plain(field: str) -> str:

@@ -362,6 +362,8 @@ class JobDiagnosis(InsightPart, frozen=True, kw_only=True):
     preemption: PreemptionTrial | None = None
     #: False: a trial does not start it with every other job ended, because nodes are cordoned or tainted.
     starts_alone: bool = True
+    #: Pods of others, volumes or ResourceSlices that do not exist yet decide about its start.
+    awaits_objects: bool = False
     #: None for a job that has started, and where it was not computed.
     expected_start: ExpectedStart | None = None
     #: Searches for preemption victims in the last session.

@@ -74,16 +74,18 @@ class PodFeature(NamedTuple):
 
     #: Name of the field in `spec`.
     field: str
-    #: Subject of the sentence: `X is not supported`.
+    #: Subject of the sentence.
     name: str
     #: What replaces it.
     accepted: str
     #: The objects that the field of a pod names; None for a pod without the feature.
     names: Callable[[UnsupportedFields], Sequence[str] | None]
+    #: Predicate of the sentence.
+    lacks: str = "is not supported"
 
     def text(self, names: Sequence[str]) -> str:
         """The reason of pods that use it."""
-        return f"{self.name} is not supported (spec.{self.field}: {brief(names)})"
+        return f"{self.name} {self.lacks} (spec.{self.field}: {brief(names)})"
 
 
 class Unsupported(NamedTuple):
@@ -92,7 +94,7 @@ class Unsupported(NamedTuple):
     feature: PodFeature
     #: The objects that the field names: `ResourceClaim gpu`.
     names: str
-    #: `dynamic resource allocation (DRA) is not supported (spec.resourceClaims: ResourceClaim gpu)`.
+    #: `a scheduling group without a PodGroup is not supported (spec.schedulingGroup: without podGroupName)`.
     text: str
 
 
@@ -124,10 +126,13 @@ def _workload(spec: UnsupportedFields) -> Sequence[str] | None:
 
 #: Dynamic resource allocation in messages.
 DRA: Final = "dynamic resource allocation (DRA)"
+#: The argument of the plugin predicates that enables it.
+DYNAMIC_RESOURCES: Final = "predicate.DynamicResourceAllocationEnable"
+_DISABLED: Final = f"{DYNAMIC_RESOURCES} of the plugin predicates"
 #: What replaces claims.
-DEVICES_FORM: Final = "resources of a device plugin in the limits of the containers"
+DEVICES_FORM: Final = f"{DYNAMIC_RESOURCES}: true, or resources of a device plugin in the limits of the containers"
 _GROUP_FORM: Final = "annotation scheduling.k8s.io/group-name and a PodGroup of scheduling.volcano.sh"
-CLAIMS: Final = PodFeature("resourceClaims", DRA, DEVICES_FORM, _claims)
+CLAIMS: Final = PodFeature("resourceClaims", DRA, DEVICES_FORM, _claims, f"is disabled by {_DISABLED}")
 #: A further feature is a field of `UnsupportedFields` and a row here. Claims come first.
 FEATURES: Final = (
     CLAIMS,
@@ -167,7 +172,7 @@ def device_class_of(resource: str, by_resource: Mapping[str, str]) -> str:
 
 def device_class_text(resource: str, name: str) -> str:
     """The reason of pods that request a resource that only a DeviceClass offers."""
-    return f"no node offers {resource}: DeviceClass {name} offers it by {DRA}, which is not supported"
+    return f"no node offers {resource}: DeviceClass {name} offers it by {DRA}, which {_DISABLED} disables"
 
 
 def foreign_gates(gates: Sequence[str]) -> tuple[str, ...]:

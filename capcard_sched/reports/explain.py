@@ -14,7 +14,7 @@ from capcard_sched.model.quantity import shown_amount
 from capcard_sched.model.quoting import brief, plural
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.timestamps import format_timestamp, parse_timestamp, span
-from capcard_sched.reports.fixes import render_fixes
+from capcard_sched.reports.fixes import render_fixes, sentence
 from capcard_sched.reports.terminal import console_for
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ def print_diagnosis(found: JobDiagnosis) -> None:
 def render(found: JobDiagnosis) -> RenderableType:
     """The whole diagnosis; the first line is the cause."""
     parts: list[RenderableType] = [
-        Text.assemble((f"{found.namespace}/{found.workload}: ", "bold"), _sentence(found.summary)),
-        *(Text(f"  {_sentence(fact)}") for fact in found.facts),
+        Text.assemble((f"{found.namespace}/{found.workload}: ", "bold"), sentence(found.summary)),
+        *(Text(f"  {sentence(fact)}") for fact in found.facts),
         *_problems(found),
         *(render_fixes(found.fixes) if found.fixes is not None else ()),
         Text(""),
@@ -69,10 +69,6 @@ def render(found: JobDiagnosis) -> RenderableType:
     if found.eviction_events:
         parts += [Text(""), *(Text(f"Evicted earlier: {text}") for text in found.eviction_events)]
     return Group(*parts)
-
-
-def _sentence(text: str) -> str:
-    return text if text.endswith("?") else f"{text}."
 
 
 def _problems(found: JobDiagnosis) -> list[RenderableType]:

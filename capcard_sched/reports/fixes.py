@@ -60,9 +60,14 @@ def _reach(found: StartablePods) -> str:
     reason = f": {found.reason[:1].lower()}{found.reason[1:]}" if found.reason else ""
     if found.wanted == 1:
         alone = "starts with all other jobs ended" if found.alone else "does not start with all other jobs ended either"
-        return f"The pod {alone}{reason}."
+        return sentence(f"The pod {alone}{reason}")
     pods = f"{found.now} can start now, and {found.alone} with all other jobs ended"
-    return f"Of the {found.wanted} pods needed, {pods}{reason}."
+    return sentence(f"Of the {found.wanted} pods needed, {pods}{reason}")
+
+
+def sentence(text: str) -> str:
+    """A text with the full stop that it lacks."""
+    return text if text.endswith("?") else f"{text}."
 
 
 def _costs(fix: SuggestedFix) -> list[str]:

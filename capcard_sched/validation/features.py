@@ -48,8 +48,8 @@ def check_features(
     Fields of a wrong type are left to the checks of the structure.
     """
     at = f"{path}." if path else ""
-    for found in unsupported_by(_fields_of(body), claims=True):
-        message = f"{found.feature.name} is not supported ({found.names}): the pod is never bound"
+    for found in unsupported_by(_fields_of(body), claims=inventory.allocates_claims):
+        message = f"{found.feature.name} {found.feature.lacks} ({found.names}): the pod is never bound"
         yield Finding(severity, f"{at}spec.{found.feature.field}", message, found.feature.accepted)
     for resource in requests:
         name = device_class_of(resource, {})

@@ -129,6 +129,8 @@ class QuotaPlugins(NamedTuple):
     #: Whether `capacity` limits the devices of DeviceClasses, and capacities of them.
     device_counts: bool = False
     device_capacities: bool = False
+    #: Whether `predicates` allocates devices to ResourceClaims.
+    allocates_claims: bool = True
     #: The labels that name the models of devices.
     card_labels: CardLabels = DEFAULT_CARD_LABELS
 

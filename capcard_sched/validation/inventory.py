@@ -13,6 +13,7 @@ from capcard_sched.model import annotations as keys
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import CARD, CardSyntaxError, discover_cards, is_card_quota, parse_card_quota
 from capcard_sched.model.kinds import kind_of
+from capcard_sched.model.kube_groups import KUBE_GROUP
 from capcard_sched.model.namespace_queues import (
     EVERY_NAMESPACE,
     NAMESPACE_QUEUE,
@@ -74,6 +75,8 @@ class Inventory:
         self.unlimited_cards = plugins is not None and plugins.unlimited_cards
         #: How pods without a card name are charged.
         self.unnamed_cards: UnnamedCards = "" if plugins is None else plugins.unnamed_cards
+        #: Whether devices are allocated to ResourceClaims.
+        self.allocates_claims = plugins is None or plugins.allocates_claims
         #: Whether the objects are all those of a cluster, not of files.
         self.is_cluster = False
         #: Names of the PriorityClasses; None when they are unknown.
@@ -84,6 +87,8 @@ class Inventory:
         self.first_pods: dict[tuple[str, str], FirstPods] = {}
         #: Namespaces and names of the PodGroups.
         self.groups: set[tuple[str, str]] = set()
+        #: The same of those of scheduling.k8s.io.
+        self.kube_groups: set[tuple[str, str]] = set()
         for obj in objects:
             self.first_pods.update({(namespace, name): first for namespace, name, first in first_pods(obj)})
             if kind_of(obj) == "Queue":
@@ -110,6 +115,8 @@ class Inventory:
                         self.unlabelled[card] = self.cards[card]
             elif kind_of(obj) == "PodGroup":
                 self.groups.add((namespace_of(obj), object_name(obj)))
+            elif kind_of(obj) == KUBE_GROUP:
+                self.kube_groups.add((namespace_of(obj), object_name(obj)))
             elif obj.get("kind") == "DeviceClass":
                 self.device_classes.add(object_name(obj))
                 self.offered.add(str(value_at(obj, "spec", "extendedResourceName") or ""))

@@ -24,6 +24,7 @@ from capcard_sched.model.device_quota import device_quota_key
 from capcard_sched.model.kinds import is_native, kind_of
 from capcard_sched.model.kube_groups import KUBE_GROUP
 from capcard_sched.model.namespace_queues import NAMESPACE_QUEUE, PARENT_FORM, queue_id
+from capcard_sched.model.node_labels import absent_of, pairs_text, selector_text
 from capcard_sched.model.objects import NodeSelector
 from capcard_sched.model.queue import ACCEPTED as NAMESPACES_FORM
 from capcard_sched.model.queue import namespace_rule
@@ -87,6 +88,8 @@ if TYPE_CHECKING:
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _NODE_LABELS: Final = "labels of a node"
+#: The beginnings of the messages about a node selector, and about a required node affinity, that no node satisfies.
+NO_NODE_MATCHES: Final = ("no node in the input has the labels", "no node in the input matches the node affinity")
 
 SERVICE_TYPES: Final = ("inference", "training")
 BOOLEANS: Final = ("true", "false")
@@ -95,6 +98,7 @@ BUILT_IN_PLUGINS: Final = QuotaPlugins(frozenset({"capacity-card"}), unnamed_car
 OUR_SCHEDULERS: Final = frozenset({"capcard-sched", "volcano"})
 _CARD_NAMES: Final = frozenset({keys.CARD_NAME, keys.CARD_NAME_ALIAS})
 _GROUP_NAMES: Final = (keys.GROUP_NAME, keys.GROUP_NAME_ALIAS)
+_GROUP_FIELD: Final = ".schedulingGroup.podGroupName"
 #: Schedulers of pods that this one never sees.
 _NATIVE_SCHEDULERS: Final = frozenset({"", "default-scheduler"})
 
@@ -284,12 +288,22 @@ def _no_devices(capability: Json) -> Iterator[Finding]:
 def _group_of(template: Template, obj: Json, inventory: Inventory) -> Iterator[Finding]:
     """A warning about a PodGroup that pods name and that is not in the input: the pods wait for it."""
     key = next((one for one in _GROUP_NAMES if template.annotations.get(one)), "")
-    named = namespace_of(obj), template.annotations.get(key, "")
-    if not key or template.scheduler not in OUR_SCHEDULERS or not inventory.has_nodes or named in inventory.groups:
+    native = value_at(template.body, "spec", "schedulingGroup", "podGroupName")
+    name, known, field = template.annotations.get(key, ""), inventory.groups, ""
+    if key:
+        field = annotation_field(key, template.metadata_path)
+    elif isinstance(native, str):
+        name, known = native, inventory.kube_groups
+        field = f"{template.path}.spec{_GROUP_FIELD}" if template.path else f"spec{_GROUP_FIELD}"
+    if not name or template.scheduler not in OUR_SCHEDULERS or not inventory.has_nodes:
         return
-    known = sorted(name for namespace, name in inventory.groups if namespace == named[0])
-    message = f"PodGroup {escaped(named[1])} is not among the objects in the input: the pods wait for it"
-    yield Finding("warning", annotation_field(key, template.metadata_path), f"{message}{meant(named[1], known)}")
+    namespace = namespace_of(obj)
+    if (namespace, name) in known:
+        return
+    shown = escaped(name) if key else f"{escaped(name)} of scheduling.k8s.io"
+    message = f"PodGroup {shown} is not among the objects in the input: the pods wait for it"
+    near = meant(name, sorted(other for where, other in known if where == namespace))
+    yield Finding("warning", field, f"{message}{near}")
 
 
 def _misspelt(names: Iterable[str], path: str, inventory: Inventory) -> Iterator[Finding]:
@@ -386,8 +400,8 @@ def _check_placeable(template: Template, inventory: Inventory) -> Iterator[Findi
     path = f"{template.path}.spec" if template.path else "spec"
     wanted = texts(found, "nodeSelector")
     if wanted and not any(wanted.items() <= labels.items() for labels in inventory.node_labels.values()):
-        shown = ", ".join(f"{key}={value}" for key, value in sorted(wanted.items()))
-        yield Finding("warning", f"{path}.nodeSelector", f"no node in the input has the labels {shown}", _NODE_LABELS)
+        message = f"{NO_NODE_MATCHES[0]} {pairs_text(wanted)}{_meant_labels(wanted, None, inventory)}"
+        yield Finding("warning", f"{path}.nodeSelector", message, _NODE_LABELS)
     affinity = value_at(found, "affinity", "nodeAffinity", _REQUIRED)
     try:
         selector = msgspec.convert(affinity, NodeSelector) if isinstance(affinity, dict) else None
@@ -397,7 +411,13 @@ def _check_placeable(template: Template, inventory: Inventory) -> Iterator[Findi
         return
     if not any(matches_node_selector(selector, labels, name) for name, labels in inventory.node_labels.items()):
         field = f"{path}.affinity.nodeAffinity.{_REQUIRED}"
-        yield Finding("warning", field, "no node in the input matches the node affinity", _NODE_LABELS)
+        message = f"{NO_NODE_MATCHES[1]} {selector_text(selector)}{_meant_labels({}, selector, inventory)}"
+        yield Finding("warning", field, message, _NODE_LABELS)
+
+
+def _meant_labels(pairs: Mapping[str, str], selector: NodeSelector | None, inventory: Inventory) -> str:
+    """The end of a sentence about labels that no node has: those that they most likely misspell, or ""."""
+    return "".join(one.hint for one in absent_of(pairs, selector, inventory.node_labels))
 
 
 def _task_names(obj: Json) -> set[str] | None:

@@ -6,8 +6,9 @@ from typing import Annotated, Final
 
 import msgspec
 
+from capcard_sched.model.unsupported import DYNAMIC_RESOURCES
+
 SHAPE_KEY: Final = "volumebinding.shape"
-DYNAMIC_RESOURCES: Final = "predicate.DynamicResourceAllocationEnable"
 #: Prefixes of keys that older versions of Volcano read here, and the plugins that read them now.
 MOVED_KEYS: Final = (
     ("predicate.GPUSharingEnable", "deviceshare"),

@@ -9,7 +9,7 @@ import numpy as np
 
 from capcard_sched.framework.api.node_hooks import NODE_PODS, NODE_SPEC, OTHER_NODES, filter, score
 from capcard_sched.framework.api.node_view import Diagnosis
-from capcard_sched.framework.api.place_limits import PlaceLimit
+from capcard_sched.framework.api.place_limits import SELECTED_NODES, PlaceLimit
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.toolkit.node_index import NodeIndex
 from capcard_sched.model.refusal import Code, Refusal
@@ -210,7 +210,7 @@ class Predicates(Plugin):
         """Node selector and affinity; host ports, (anti-)affinity and spread of the pods among themselves; claims."""
         cls, index = tasks[0].cls, self._index
         if self._enabled.node_affinity and (mask := index.matching(cls)) is not None:
-            yield PlaceLimit("the nodes that match their node selector and affinity have space for {limit}", nodes=mask)
+            yield PlaceLimit(SELECTED_NODES, nodes=mask)
         if self._enabled.node_ports and cls.host_ports:
             port, every = cls.host_ports[0].port, np.arange(len(index), dtype=np.intp)
             yield PlaceLimit(f"the nodes have space for {{limit}} with host port {port}", domains=every)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from capcard_sched.simulation.clock import SECOND
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.manifests import Manifest
 from tests.e2e.test_cache import Shell
 from tests.insight.oracle_clusters import Cluster as Statements
 from tests.insight.oracle_world import World, simulated
-from tests.insight.test_live_situations import create_as_they_are
+from tests.insight.test_causes import DATA, written
+from tests.insight.test_live_situations import create_as_they_are, objects_of
 
 CARD = "NVIDIA-H200"
 #: Jobs of each kind, running and waiting for each other, for quotas, nodes, gates, members, queues and schedulers.
@@ -54,6 +59,12 @@ async def world(cluster: Cluster) -> World:
 @pytest.fixture
 async def shell(world: World, cluster: Cluster, control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Shell]:
     """A cache of the cluster."""
+    async with cached(cluster, control_plane, tmp_path) as found:
+        yield found
+
+
+@asynccontextmanager
+async def cached(cluster: Cluster, control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Shell]:
     config = control_plane.kubeconfig_for("scheduler-b", namespace=cluster.namespace, name="one-text")
     found = Shell(config, cluster.namespace, tmp_path)
     process = await found.begin()
@@ -64,10 +75,10 @@ async def shell(world: World, cluster: Cluster, control_plane: ControlPlane, tmp
         await process.wait()
 
 
-def plain(world: World, text: str, namespace: str) -> list[str]:
+def plain(groups: Iterable[Manifest], text: str, namespace: str) -> list[str]:
     """A text without what differs between two clusters: namespace, ages, times, and names made from uids of pods."""
-    text = text.replace(f"{namespace}/", "default/")
-    for group in world.of("PodGroup"):
+    text = text.replace(f"{namespace}/", "default/").replace(f"namespace {namespace}", "namespace default")
+    for group in groups:
         for owner in group["metadata"].get("ownerReferences") or ():
             if owner["kind"] == "Pod":
                 text = text.replace(f"podgroup/{group['metadata']['name']}", f"pod/{owner['name']}")
@@ -81,16 +92,47 @@ async def test_each_source_gives_the_text_of_the_manifests(world: World, cluster
     assert (await shell("snapshot -o cluster.json")).status == 0
     names = {job.name for job in world.waiting()}
     assert {"job/large", "podgroup/few", "deployment/ports", "pod/unnamed"} <= names
-    differences = []
+    differences, groups = [], world.of("PodGroup")
     for name in sorted(names | {"pod/solo", "pod/next", "deployment/chat"}):
-        manifests = plain(world, world.answer(name)[1], cluster.namespace)
+        manifests = plain(groups, world.answer(name)[1], cluster.namespace)
         words = f"explain {name} -n {{namespace}} --no-expected-start"
         live, cached = await shell.both(words)
         saved = await shell(f"{words} -f cluster.json")
         for source, answer in {"live": live, "cache": cached, "snapshot": saved}.items():
-            found = plain(world, answer.out, cluster.namespace)
+            found = plain(groups, answer.out, cluster.namespace)
             if found != manifests:
                 more = [f"+ {line}" for line in found if line not in manifests]
                 less = [f"- {line}" for line in manifests if line not in found]
                 differences.append("\n".join([f"{name}, {source}: {answer.err}", *less, *more]))
     assert not differences, "\n\n".join(differences)
+
+
+#: Causes that depend on objects which each source reads in its own way: labels, pods, claims, volumes, devices.
+CAUSES: list[dict[str, Any]] = [case for case in DATA["refusals"] if case.get("live")]
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("case", CAUSES, ids=lambda case: str(case["name"]))
+@pytest.mark.asyncio
+async def test_each_source_gives_the_text_of_a_cause(
+    case: dict[str, Any], cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    file = written(case, tmp_path)
+    objects = objects_of(file, 60 * SECOND)
+    groups = json.loads(json.dumps([obj for obj in objects if obj["kind"] == "PodGroup"]))
+    overheads = [obj["spec"] for obj in objects if obj["kind"] == "Pod" and "overhead" in obj["spec"]]
+    for spec in {one["runtimeClassName"]: one for one in overheads}.values():  # its admission checks the pods
+        named = {"name": spec["runtimeClassName"]}
+        fixed = {"handler": "runc", "overhead": {"podFixed": spec["overhead"]}}
+        await cluster.create({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": named, **fixed})
+    await create_as_they_are(cluster, objects)
+    async with cached(cluster, control_plane, tmp_path) as shell:
+        words = f"explain {case.get('explain', 'g')} --no-expected-start"
+        manifests = plain(groups, (await shell(f"{words} -f {file} --until 1m")).out, cluster.namespace)
+        assert (await shell("snapshot -o saved.json")).status == 0
+        live, from_cache = await shell.both(f"{words} -n {{namespace}}")
+        saved = await shell(f"{words} -n {{namespace}} -f saved.json")
+    summary = manifests[0].partition(": ")[2].removesuffix(".")
+    assert all(re.search(pattern, summary) for pattern in case["head"]), manifests
+    for source, answer in {"live": live, "cache": from_cache, "snapshot": saved}.items():
+        assert plain(groups, answer.out, cluster.namespace) == manifests, f"{source}: {answer.err}"

@@ -20,6 +20,7 @@ from tests.insight.oracle_factors import (
     QUOTA,
     Factor,
     chain,
+    pod_specs,
     removal,
     without_plugins,
 )
@@ -98,6 +99,7 @@ CAUSES: Final[tuple[tuple[str, str], ...]] = (
 NODE_CAUSES: Final[tuple[tuple[str, str], ...]] = (
     (r"(?P<resource>\S+) free on one node", "node"),
     (r"needs? \S+ (?P<resource>\S+?), and (the largest node|\S+) has", "node"),
+    (r"needs? \S+ (?P<resource>\S+?), and .+? have at most \S+", "node"),
     (r"needs? \S+ (?P<resource>.+?), and the (largest node|cluster) has", "node"),
     (r"No node has \S+ (?P<resource>.+?) free", "node"),
     (r"needs? \S+ (?P<resource>\S+?), and its nodes have space for", "node"),
@@ -176,7 +178,7 @@ def _alone(case: Case) -> Edit:
     def is_own(obj: Json) -> bool:
         meta = obj["metadata"]
         if obj["kind"] == "Pod":
-            return notes(obj).get(GROUP) == job.group and not ended(obj)
+            return notes(obj).get(GROUP) == job.group and not (ended(obj) or "deletionTimestamp" in meta)
         if obj["kind"] == "PodGroup":
             return bool(meta["name"] == job.group)
         if obj["kind"] == "ReplicaSet":
@@ -194,6 +196,11 @@ def _alone(case: Case) -> Edit:
     return edit
 
 
+def _selects_pods(case: Case) -> bool:
+    """Whether pods of the job have an affinity to pods, which may be those of others."""
+    return any((spec.get("affinity") or {}).get("podAffinity") for spec in pod_specs(case.world.objects, case.job))
+
+
 def check_never(case: Case) -> Iterator[Wrong]:
     """`Can never start`: with every other job ended, a trial does not start it; and no other answer does so."""
     stage, said = case.found.stage, case.found.summary
@@ -204,6 +211,8 @@ def check_never(case: Case) -> Iterator[Wrong]:
         yield Wrong("never: starts alone", said, "it starts when every other job has ended")
     if re.search(r"gang is not complete|has not provisioned its volume|is not bound to it yet", case.text):
         return  # controllers of others create the rest
+    if _selects_pods(case):
+        return  # pods of others decide, which the trial ends
     if stage not in _NEVER and not starts and "never" not in said and case.job.running < case.job.minimum:
         yield Wrong(f"never unsaid: {stage}", said, "it does not start with every other job ended either")
 
@@ -211,6 +220,8 @@ def check_never(case: Case) -> Iterator[Wrong]:
 def check_cause(case: Case) -> Iterator[Wrong]:
     """The obstacle of the headline, removed: the job starts (is admitted), or the next answer names another one."""
     stage, said = case.found.stage, case.found.summary
+    if stage == "VictimsTerminating":
+        return
     reached = _admitted if stage == "NotAdmitted" and not _admitted(case, case.world) else _started
     removed: list[Factor] = []
     now, answer = case, said

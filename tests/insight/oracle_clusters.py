@@ -71,7 +71,7 @@ class _Maker:
     """Draws one cluster."""
 
     def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
+        self._seed, self._random = seed, random.Random(seed)
         self._conf = sorted(CONFS)[seed % len(CONFS)]
         self._has_cards = "cards" in self._conf or self._conf == "built-in"
         self._lines: list[str] = []
@@ -253,7 +253,16 @@ class _Maker:
             case 10:
                 return " requests=rdma/hca:1 limits=rdma/hca:1" if not one(0, 1) else " hostNetwork=true"
             case _:
-                return ""
+                return f"{labels}{self._affinity(name)}"
+
+    def _affinity(self, name: str) -> str:
+        """Sometimes an affinity to the pods of a job, which may not exist. Of its own numbers: other parts stay."""
+        chosen = random.Random(f"{self._seed} {name}")
+        if chosen.randrange(12):
+            return ""
+        key, app = chosen.choice(("kubernetes.io/hostname", "zone", "zone")), f"j{chosen.randrange(6)}"
+        term = f"{{labelSelector: {{matchLabels: {{app: {app}}}}}, topologyKey: {key}}}"
+        return f" affinity={{podAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: [{term}]}}}}"
 
     def _claim(self, name: str) -> None:
         """A claim bound to a volume of one node; sometimes none."""

@@ -17,12 +17,18 @@ HERE = Path(__file__).parent
 DATA: dict[str, Any] = yaml.safe_load((HERE / "causes.yaml").read_text())
 
 
-def answer(case: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, dict[str, Any]]:
-    """The answer about the job of a case as text and as JSON."""
-    file = tmp_path / "cluster.yaml"
+def written(case: dict[str, Any], folder: Path) -> Path:
+    """A file of the objects of a case."""
+    file = folder / "cluster.yaml"
     objects = [json.dumps(one) for one in case.get("objects", ())]
     plan = {"cluster": case["cluster"].replace("; ", "\n"), "operations": case.get("operations", ())}
     file.write_text("\n---\n".join([*(json.dumps(one) for one in objects_of(plan)), *objects]))
+    return file
+
+
+def answer(case: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, dict[str, Any]]:
+    """The answer about the job of a case as text and as JSON."""
+    file = written(case, tmp_path)
     start = "--expected-start" if "start" in case else "--no-expected-start"
     words = [
         case.get("explain", "g"),

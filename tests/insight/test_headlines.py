@@ -62,4 +62,4 @@ def test_a_job_whose_claim_a_provisioner_binds_may_start() -> None:
     bound_by = "provisioner ebs.csi.aws.com of StorageClass fast has not provisioned its volume"
     assert found.stage == "NoNodeFits"
     assert found.summary == f"No node fits: PersistentVolumeClaim data is not bound: {bound_by}"
-    assert not found.starts_alone
+    assert found.awaits_objects

@@ -32,7 +32,12 @@ from tests.scenarios.notation import expanded
 LIVE = [case for case in CASES if case.get("live")]
 FILES = sorted({case["file"] for case in LIVE})
 #: Kinds in the order of creation.
-_KINDS = ("PriorityClass", "Queue", "Node", "Job", "Deployment", "ReplicaSet", "PodGroup", "Pod")
+_KINDS = (
+    *("PriorityClass", "StorageClass", "PersistentVolume", "PersistentVolumeClaim"),
+    *("DeviceClass", "ResourceSlice", "ResourceClaimTemplate", "HyperNode"),
+    *("Queue", "Node", "Job", "Deployment", "ReplicaSet", "PodGroup", "Pod", "ResourceClaim"),
+)
+_CLAIMS = ("resourceClaimStatuses",)
 _SERVER_SET = ("creationTimestamp", "resourceVersion", "uid", "generation")
 _BUILT_IN = {"default", "root"}
 
@@ -75,9 +80,10 @@ async def create_as_they_are(cluster: Cluster, found: list[Manifest]) -> None:
             kind = {"PodGroup": "podgroups", "Queue": "queues", "Job": "jobs.batch.volcano.sh"}[obj["kind"]]
             part = {} if obj["kind"] == "PodGroup" else {"subresource": "status"}
             await cluster.patch(kind, meta["name"], {"status": status}, **part)
-        elif status and obj["kind"] == "Pod" and obj["spec"].get("nodeName"):
-            phase = {"status": {"phase": status["phase"]}}
-            await cluster.patch("pods", meta["name"], phase, subresource="status")
+        elif status and obj["kind"] == "Pod":
+            fields = ("phase", *_CLAIMS) if obj["spec"].get("nodeName") else _CLAIMS
+            if part := {field: status[field] for field in fields if status.get(field)}:
+                await cluster.patch("pods", meta["name"], {"status": part}, subresource="status")
 
 
 async def explain(

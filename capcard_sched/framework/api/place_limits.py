@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.node_view import Mask, Rows
     from capcard_sched.model.resources import Matrix, Vector
+
+#: The text of the limit of a node selector and a required node affinity.
+SELECTED_NODES: Final = "the nodes that match their node selector and affinity have space for {limit}"
 
 
 class PlaceLimit(NamedTuple):

@@ -9,7 +9,7 @@ import msgspec
 
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import AnnotatePod, Intent, RequestCapacity, RequestedPods, WithdrawRequest
-from capcard_sched.model.kube_groups import job_name, kube_name
+from capcard_sched.model.kube_groups import kube_name
 from capcard_sched.model.provisioning import (
     CONSUMED_CLASS,
     CONSUMED_REQUEST,

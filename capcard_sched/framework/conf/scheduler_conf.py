@@ -72,7 +72,7 @@ class Conf(msgspec.Struct, frozen=True):
         """What decides which limits of queues have an effect."""
         capacity = self.option("capacity")
         names = frozenset(option.name for tier in self.tiers for option in tier)
-        cards = self.option("capacity-card")
+        cards, predicates = self.option("capacity-card"), self.option("predicates")
         arguments = None if cards is None else cards.arguments
         given, of_capacity = getattr(arguments, "card_labels", {}), None if capacity is None else capacity.arguments
         return QuotaPlugins(
@@ -81,6 +81,7 @@ class Conf(msgspec.Struct, frozen=True):
             unnamed_cards=getattr(arguments, "unnamed_cards", "off"),
             device_counts=getattr(of_capacity, "dynamic_resource_allocation", False),
             device_capacities=getattr(of_capacity, "dra_consumable_capacity", False),
+            allocates_claims=predicates is None or getattr(predicates.arguments, "dynamic_resources", True),
             unlimited_cards=getattr(arguments, "queues_without_card_quota", "none") == "unlimited",
             card_labels=CardLabels(given) if given else DEFAULT_CARD_LABELS,
         )

@@ -90,8 +90,11 @@ def not_admitted(data: JobFacts, refusal: Refusal) -> StageResult:
     row = data.limit_row(refusal.queue, resource)
     facts += sentences.users(row)
     # Admission counts no pods above the minimum of their job; an end of such pods leaves the queue as full.
-    counted = taken - in_units(resource, figures.reserved)
+    reserved = in_units(resource, figures.reserved)
+    counted = taken - reserved
     elastic = row.used - counted if row is not None and not data.job.ready_tasks else 0.0
+    if row is not None and counted > row.used:  # admission counts nominated pods as used, the limit as reserved
+        split = _split(resource, taken, reserved + min(counted - row.used, max(0.0, row.reserved - reserved)))
     if elastic > 0:
         split = _split(resource, taken + elastic, in_units(resource, figures.reserved))
         split += f"; {amount_of(resource, elastic)} of pods above their minimum do not count"

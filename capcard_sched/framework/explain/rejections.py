@@ -10,6 +10,15 @@ import numpy as np
 
 from capcard_sched.framework.explain.capacity import NodeCard, held_on, holders, workload_name
 from capcard_sched.framework.explain.device_causes import CANNOT_ALLOCATE, devices_of
+from capcard_sched.framework.explain.label_causes import (
+    NO_AFFINE_POD,
+    absent_demands,
+    affinity_cause,
+    demands,
+    lacks_pods,
+    spread_cause,
+    spread_text,
+)
 from capcard_sched.framework.explain.sentences import plain
 from capcard_sched.framework.explain.volume_causes import bound_volumes, open_claims
 from capcard_sched.model.diagnosis import MOST_LISTED, NearestNode, RejectedNodes
@@ -42,11 +51,11 @@ _PREFIX: Final = re.compile(r"^node(\(s\))? ")
 #: Filter reason to its sentence about some nodes: `{on}` are these nodes, `{has}` and `{does}` the verbs.
 _TEXTS: Final = {
     "node(s) pod number exceeded": "{on} {has} the maximum number of pods",
-    "node(s) didn't match Pod's node affinity/selector": "{on} {does} not match the node selector{selector}",
-    "node(s) didn't match pod affinity rules": "pod affinity: no pod that it selects is in the topology of {on}",
+    "node(s) didn't match Pod's node affinity/selector": "{on} {does} not match {demands}{absent}",
+    NO_AFFINE_POD: "pod affinity: no pod that it selects is in the topology of {on}{affine}",
     "node(s) didn't match pod anti-affinity rules": "pod anti-affinity excludes {on}",
     "node(s) didn't satisfy existing pods anti-affinity rules": "anti-affinity of pods on {on} excludes it",
-    "node(s) didn't match pod topology spread constraints": "topology spread constraint{spread} excludes {on}",
+    "node(s) didn't match pod topology spread constraints": "topology spread constraint{spread} excludes {on}{skew}",
     "node(s) had no available volume zone": "the zone of {volume} excludes {on}",
     "node(s) didn't match PersistentVolume's node affinity": "the node affinity of {volume} excludes {on}",
     "node(s) didn't find available persistent volumes to bind": "no PersistentVolume for {claim} is available on {on}",
@@ -113,20 +122,27 @@ def rejection_of(session: Session, engine: PlacementEngine, task: Task) -> PodRe
     request = task.cls.fit_request
     small = (view.allocatable < request).any(axis=1)
     fixed = diagnosis.codes > Code.UNSCHEDULABLE
-    excluded = np.zeros(len(view), dtype=bool)
-    for reason, entries in diagnosis.entries.items():
-        if reason == CORDONED or reason.startswith(TAINTED):
-            excluded |= entries
+    excluded = _excluded(diagnosis)
     # A node with other cards may lack the resource first.
     other_card = _with_other_cards(session, task, view)
-    # Nodes that another end or eviction could free; those that are cordoned or tainted; those that only are too small;
-    # others large enough, then too small, with an accepted card; the rest.
+    # Nodes that another end or eviction could free; those that are cordoned or tainted, then those that also lack a
+    # resource; those that only are too small; others large enough, then too small, with an accepted card; the rest.
     with_card = ~small & ~other_card
     open_nodes = with_card & ~fixed
-    blocked = _rejected_besides(engine, signature, diagnosis)
+    blocked, closed = _rejected_besides(engine, signature, diagnosis)
     only_small = small & ~other_card & ~fixed & ~blocked & ((view.allocatable > 0) | (request <= 0)).all(axis=1)
     everything = np.ones(len(view), bool)
-    tiers = (open_nodes & ~blocked, open_nodes, with_card & excluded, only_small, with_card, ~other_card, everything)
+    cards = (with_card & excluded, open_nodes, only_small, with_card)
+    tiers: tuple[NDArray[np.bool_], ...] = (
+        open_nodes & ~blocked,
+        open_nodes & ~closed,
+        *cards,
+        ~other_card,
+        everything,
+    )
+    affine = diagnosis.entries.get(NO_AFFINE_POD)
+    if affine is not None and lacks_pods(session.snapshot, task):  # those with another reason lack these pods, too
+        tiers = (with_card & affine, *tiers)
     nearest = next((tier for tier in tiers if tier.any()), tiers[-1])
     details = tuple(
         NearestNode(node=name, plugin=plugin, texts=tuple(texts))
@@ -156,15 +172,27 @@ def rejection_of(session: Session, engine: PlacementEngine, task: Task) -> PodRe
     return PodRejection(tuple(found), details, text)
 
 
-def _rejected_besides(engine: PlacementEngine, signature: PodSignature, diagnosis: Diagnosis) -> NDArray[np.bool_]:
-    """The nodes that lack a resource and that filters of plugins reject, too: free resources alone do not help."""
+def _excluded(diagnosis: Diagnosis) -> NDArray[np.bool_]:
+    """The entries that are cordoned or tainted."""
+    found = np.zeros(len(diagnosis.codes), dtype=bool)
+    for reason, entries in diagnosis.entries.items():
+        if reason == CORDONED or reason.startswith(TAINTED):
+            found |= entries
+    return found
+
+
+def _rejected_besides(
+    engine: PlacementEngine, signature: PodSignature, diagnosis: Diagnosis
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """The nodes that lack a resource and that filters reject, too, and those of them that are cordoned or tainted."""
     short = np.zeros(len(diagnosis.codes), dtype=bool)
     for reason, entries in diagnosis.entries.items():
         if reason.startswith(INSUFFICIENT):
             short |= entries
-    rows = np.flatnonzero(short)
-    short[rows] = ~engine.filter_rows(signature, rows).ok
-    return short
+    rows, closed = np.flatnonzero(short), np.zeros(len(short), dtype=bool)
+    chain = engine.filter_rows(signature, rows)
+    short[rows], closed[rows] = ~chain.ok, _excluded(chain)
+    return short, closed
 
 
 def _with_other_cards(session: Session, task: Task, view: NodeView) -> NDArray[np.bool_]:
@@ -208,19 +236,25 @@ class _Description:
             return f"{on}: {plain(reason)}{f' ({devices})' if devices else ''}"
         if reason in self._special:
             return self._special[reason](nodes)
-        one, storage = len(nodes) == 1, self._session.snapshot.volumes
+        one, snapshot, cls = len(nodes) == 1, self._session.snapshot, self._cls
+        detail = ""
+        makers: dict[str, Callable[[], str]] = {
+            "on": lambda: on,
+            "has": lambda: "has" if one else "have",
+            "does": lambda: "does" if one else "do",
+            "demands": lambda: demands(cls, nodes),
+            "absent": lambda: absent_demands(snapshot, cls),
+            "affine": lambda: affinity_cause(snapshot, self._task),
+            "spread": lambda: spread_text(snapshot, cls),
+            "skew": lambda: f"{detail}{spread_cause(snapshot, cls)}",
+            "claim": lambda: open_claims(snapshot.volumes, self._task) or "a claim of the pod",
+            "volume": lambda: bound_volumes(snapshot.volumes, self._task) or "a PersistentVolume of the pod",
+        }
         for start, text in _TEXTS.items():
             if reason.startswith(start):
-                fields = {
-                    "on": on,
-                    "has": "has" if one else "have",
-                    "does": "does" if one else "do",
-                    "selector": self._selector(),
-                    "spread": self._spread(),
-                    "claim": open_claims(storage, self._task) or "a claim of the pod",
-                    "volume": bound_volumes(storage, self._task) or "a PersistentVolume of the pod",
-                }
-                return text.format(**fields) + reason.removeprefix(start)
+                detail = reason.removeprefix(start)
+                shown = text.format(**{name: make() for name, make in makers.items() if f"{{{name}}}" in text})
+                return shown if "{skew}" in text else shown + detail
         return f"{on}: {plain(_PREFIX.sub('', reason))}"
 
     def _insufficient(self, resource: str, nodes: Sequence[Node]) -> str:
@@ -313,15 +347,6 @@ class _Description:
             found.append(f"{node.name} is {condition_word(text)}" if condition else f"{node.name} has taint {text}")
         tolerated = ", which the pods do not tolerate" if any(" has taint " in text for text in found) else ""
         return brief(found) + tolerated
-
-    def _selector(self) -> str:
-        found = self._cls.node_selector
-        text = ", ".join(f"{key}={value}" for key, value in sorted(found.items()))
-        return f" {text}" if text else " or node affinity of the pod"
-
-    def _spread(self) -> str:
-        rules = [f"{one.topology_key}, maxSkew {one.max_skew}" for one in self._cls.spread]
-        return f" ({rules[0]})" if len(rules) == 1 else ""
 
 
 def named(nodes: Sequence[Node]) -> str:

@@ -18,9 +18,10 @@ from capcard_sched.framework.explain.limit_causes import (
 from capcard_sched.framework.explain.never import NEVER, never_causes
 from capcard_sched.framework.explain.sentences import amount_of, amounts, form
 from capcard_sched.model.groups import shortages_of
+from capcard_sched.model.kube_groups import kube_name
 from capcard_sched.model.losses import losses_of, stranded_of, terminating_of
 from capcard_sched.model.obstacles import obstacles_of
-from capcard_sched.model.quoting import brief, plural
+from capcard_sched.model.quoting import brief, escaped, plural
 from capcard_sched.model.reasons import QUEUE_NOT_OPEN
 from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, PodGroupPhase, TaskStatus
 from capcard_sched.model.workload import display_name
@@ -45,20 +46,35 @@ def decide(data: JobFacts) -> StageResult:
     if not data.waiting and (data.tasks or data.job.phase is not PodGroupPhase.PENDING):
         return _without_pending(data)
     if data.job.pending and not data.job.uid:
-        return StageResult("NotProcessed", refusal_of(data.job).message)
+        return StageResult("NotProcessed", _without_group(data))
     if data.claimed_resource:
         return StageResult("Unsupported", sentences.capital(data.claimed_resource))
     found = _queue_admits_nothing(data) or _never(data) or _not_admitted(data) or _without_subgroups(data)
     found = found or _not_placed(data)
     found = with_awaited(data, found) if data.expects_nodes else found
     others = [*obstacles_of(data.job.gated.values()), *losses_of(data.tasks), *data.leaving()]
-    if found.stage == "Incomplete":
+    if found.stage in {"Incomplete", "OverQuota", "NoNodeFits", "ClusterFull", "GangWaiting"}:
         others += terminating_of(data.tasks)
     elif found.stage in {"NotAdmitted", "CannotStart"} and data.tasks:  # without that cause, it would wait for them
         others += filter(None, [missing_members(data), *terminating_of(data.tasks)])
     requests = [data.provisioning] if data.provisioning and data.waiting else []
     others = [*requests, *others]
     return found._replace(facts=list(dict.fromkeys([*found.facts, *map(sentences.capital, others)])))
+
+
+def _without_group(data: JobFacts) -> str:
+    """`PodGroup trainr of scheduling.k8s.io does not exist; did you mean trainer?`."""
+    job, native = data.job, kube_name(data.job.name)
+    known = [
+        kube_name(one.name) if native else one.name
+        for one in data.session_snapshot.state.jobs.values()
+        if one.namespace == job.namespace and one.uid and not one.implicit and bool(kube_name(one.name)) == bool(native)
+    ]
+    text = sentences.plain(refusal_of(job).message)
+    if native:
+        text = f"PodGroup {escaped(native)} of scheduling.k8s.io does not exist"
+    near = sentences.nearest(native or job.name, known)
+    return f"{text}; did you mean {escaped(near)}?" if near else text
 
 
 def _queue_admits_nothing(data: JobFacts) -> StageResult | None:

@@ -12,6 +12,7 @@ from capcard_sched.framework.explain.diagnose import diagnose_job, find_workload
 from capcard_sched.framework.explain.sentences import lower
 from capcard_sched.framework.quota.limits import unenforced
 from capcard_sched.insight.diagnosis.lists import wanted_pods
+from capcard_sched.insight.diagnosis.overheads import overheads
 from capcard_sched.insight.diagnosis.unscheduled import (
     diagnose_by_conditions,
     diagnose_unscheduled,
@@ -167,7 +168,8 @@ def explain(
     finally:
         if trial is not None:
             trial.stop()
-    facts = (*found.facts, *(tried.facts if tried is not None else ()), *closed)
+    tried_facts = tried.facts if tried is not None else ()
+    facts = (*overheads(objects, job, found), *found.facts, *tried_facts, *closed)
     found = msgspec.structs.replace(found, facts=facts, preemption=tried.result if tried is not None else None)
     if not fix:
         return found

@@ -233,7 +233,10 @@ class Forecast:
         key = self.key_of(found.namespace, found.workload, found.pod_group)
         if key not in self._jobs:
             return self._unknown("its pods do not exist yet, and the Job that they are made from is not known")
-        return self.expected_starts({key}).get(key)
+        expected = self.expected_starts({key}).get(key)
+        if found.awaits_objects and expected is not None and expected.p50 is None:
+            return self._unknown(lower(found.summary))
+        return expected
 
     def _summary(self, job: UnfinishedJob, runs: Sequence[DrawnRun]) -> ExpectedStart:
         starts = sorted(run.starts.get(job.key, float("inf")) for run in runs)

@@ -16,6 +16,7 @@ import msgspec
 
 from capcard_sched.framework.explain.device_causes import awaits_slices
 from capcard_sched.framework.explain.diagnose import diagnose_job
+from capcard_sched.framework.explain.label_causes import NO_AFFINE_POD, awaits_pods
 from capcard_sched.framework.explain.limit_causes import QuotaClaim
 from capcard_sched.framework.explain.never import NEVER
 from capcard_sched.framework.explain.rejections import ObservedAttempt
@@ -158,16 +159,24 @@ class JobAttempt:
         if last is None or last.stage not in ATTEMPTED:
             return None
         admits_nothing = last.stage == "NotAdmitted" and not any(one.checks for one in last.refusals)
-        if admits_nothing or self._awaits_objects(last):
+        if admits_nothing:
             return msgspec.structs.replace(found, starts_alone=False)
+        if self._awaits_objects(last):
+            return msgspec.structs.replace(found, awaits_objects=True)
         return self._never(found, last)
 
     def _awaits_objects(self, found: JobDiagnosis) -> bool:
-        """Whether volumes that other controllers bind, or slices that drivers publish, keep the job from starting."""
+        """Whether pods of others, volumes that controllers bind, or slices that drivers publish are missing."""
         names = {pods.names[0] for pods in found.pending if pods.refusal is not None}
+        affine = {
+            pods.names[0]
+            for pods in found.pending
+            if any(row.decides and row.reason.startswith(NO_AFFINE_POD) for row in pods.nodes)
+        }
         session = self._core.snapshot().session
         return session is not None and any(
             (task.name in names and task.cls.volumes and awaits_volumes(session.snapshot.volumes, task))
+            or (task.name in affine and awaits_pods(session.snapshot, task))
             or (task.uid in self._job.pending and awaits_slices(session.snapshot, task))
             for task in self._job.tasks.values()
         )
@@ -229,12 +238,12 @@ class JobAttempt:
         return pods_of_job(self._core, Edits(self._objects), self._vcjob, job.name)
 
     def _without_others(self, *, repair: bool) -> list[Delta]:
-        """Every other job has ended. `repair`: and no node is cordoned or tainted."""
+        """Every other job, and each terminating pod, has ended. `repair`: and no node is cordoned or tainted."""
         state = self._core.snapshot().state
         gone: list[Delta] = [
             ObjectGone("Pod", task.namespace, task.name, task.uid)
             for task in state.tasks.values()
-            if task.job is not self._job and unit_of(task) is not None
+            if (task.deleting or task.job is not self._job) and unit_of(task) is not None
         ]
         gone += [
             ObjectGone("PodGroup", job.namespace, job.name, job.uid)

@@ -15,6 +15,7 @@ from capcard_sched.insight.trials.change import ProposedChange
 from capcard_sched.model.job import SYSTEM_NAMESPACE
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.queue import subtree
+from capcard_sched.model.refusal import Code
 from capcard_sched.model.resources import CPU, MEMORY, PODS
 from capcard_sched.model.selectors import matches_labels, untolerated_taint
 from capcard_sched.model.status import ALLOCATED_STATUSES
@@ -210,7 +211,10 @@ def cheapest_on_nodes(core: Core, session: Session, job: Job, needed: Sequence[T
     plan = _NodePlan(core, job)
     for cls in dict.fromkeys(task.cls for task in needed):
         tasks = [task for task in needed if task.cls is cls]
-        rows = np.flatnonzero(session.engine.open_to_evictions(session.engine.signature(queue, tasks[0])))
+        signature = session.engine.signature(queue, tasks[0])
+        rows = np.flatnonzero(session.engine.open_to_evictions(signature))
+        # What no end of pods changes, such as the affinity to a pod elsewhere.
+        rows = rows[session.engine.filter_rows(signature, rows).codes <= Code.UNSCHEDULABLE]
         nodes = [
             node
             for row in rows
