@@ -16,7 +16,7 @@ from capcard_sched.framework.toolkit.device_cards import is_accepted
 from capcard_sched.model.objects import Toleration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
     from capcard_sched.devices.claims import ClaimPlan, RequestPlan
     from capcard_sched.devices.constraints import Constraint
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 _MOST_SHAPES: Final = 64
 #: Contents of claims whose results are kept.
 _MOST_CONTENTS: Final = 1024
-_UNLIMITED: Final = 1 << 40
+#: More pods than there are.
+UNLIMITED: Final = 1 << 40
 #: Taints of devices may end, as those of nodes.
 _EVERY_TAINT: Final = (Toleration(operator="Exists"),)
 
@@ -80,7 +81,7 @@ class EmptyNodes:
         most = self._places[key]
         if len(most) < len(self._samples):
             more = range(len(most), len(self._samples))
-            places = [_places(inventory, self._samples[at], claims) if at < _MOST_SHAPES else _UNLIMITED for at in more]
+            places = [_places(inventory, self._samples[at], claims) if at < _MOST_SHAPES else UNLIMITED for at in more]
             most = self._places[key] = np.concatenate([most, np.array(places, dtype=np.int64)])
         text = "the devices that match their ResourceClaims have space for {limit}"
         yield PlaceLimit(text, most=most.take(self._shapes), key=(key, *self._version))
@@ -136,21 +137,24 @@ def _places(inventory: DeviceInventory, node: Node, claims: UnservedClaims) -> i
             return 0
     except AllocationError:
         pass  # another device in use may spare the selector or the capacity that fails
-    return _most(inventory, node, claims) if claims.is_own else _UNLIMITED
+    if not claims.is_own:
+        return UNLIMITED
+    devices = [device for pool in inventory.pools(node.name, node.labels) for device in pool.devices]
+    return most_by_devices(devices, claims.plans, claims.cards)
 
 
 def _tolerant(request: RequestPlan) -> RequestPlan:
     return request._replace(tolerations=_EVERY_TAINT)
 
 
-def _most(inventory: DeviceInventory, node: Node, claims: UnservedClaims) -> int:
-    """The devices that some requests match, over the devices that a pod needs of them."""
-    requests = [alternatives for plan in claims.plans for alternatives in plan.requests]
-    pools = inventory.pools(node.name, node.labels)
-    devices = [
-        device for pool in pools for device in pool.devices if not claims.cards or is_accepted(device, claims.cards)
-    ]
-    found = _UNLIMITED
+def most_by_devices(devices: Iterable[PoolDevice], plans: Iterable[ClaimPlan], cards: tuple[str, ...]) -> int:
+    """An upper bound on pods: the devices that some requests match, over those that a pod needs of them.
+
+    `cards`: those that the pods accept; () for all.
+    """
+    requests = [alternatives for plan in plans for alternatives in plan.requests]
+    devices = [device for device in devices if not cards or is_accepted(device, cards)]
+    found = UNLIMITED
     for some in (requests, *([one] for one in requests)):
         needed = sum(min(map(_size, alternatives)) for alternatives in some)
         if not needed:

@@ -178,9 +178,12 @@ class GangAllocator:
         elif self._rows is not None:
             self._rows += rows
 
-    def _put(self, place: Callable[[Job, list[Task], list[Node]], None], task: Task, row: int) -> bool:
+    def _put(
+        self, place: Callable[[Job, list[Task], list[Node]], None], signature: PodSignature, task: Task, row: int
+    ) -> bool:
         """Places one task by a method of the statement. True."""
         place(self._job, [task], [self._session.nodes.nodes[row]])
+        self._placed_signatures.add(signature)
         self._rows = None
         self._position += 1
         self._placed += 1
@@ -210,7 +213,7 @@ class GangAllocator:
         else:
             return False
         self.by_amounts = False
-        return self._put(place, task, node.row)
+        return self._put(place, signature, task, node.row)
 
     def _is_idle_capacity_nominated(self) -> bool:
         """Whether pipelined tasks hold more of a node than its releasing ones: idle capacity is then not free."""
@@ -219,11 +222,13 @@ class GangAllocator:
 
     def _place_one(self, signature: PodSignature, task: Task) -> bool:
         """Places one pod: its nodes depend on each other or on nominations, or differ in more than amounts."""
-        self.by_amounts, self.shortages = False, None
+        self.by_amounts = False
+        if self.shortages is not None and not self._is_bounded(signature):
+            self.shortages = None
         row = self._engine.best(signature)
         if row < 0:
             return self._pipeline_one(signature, task, None)
-        return self._put(self._statement.allocate, task, row)
+        return self._put(self._statement.allocate, signature, task, row)
 
     def _pipeline_one(self, signature: PodSignature, task: Task, ranking: Ranking | None) -> bool:
         """No idle capacity: pipelines the task on capacity that is being released, or gives up on the signature."""
@@ -232,7 +237,7 @@ class GangAllocator:
             self.by_amounts = False
             row = engine.choose(signature, engine.candidates(signature, future=True), future=True)
             if row >= 0:
-                return self._put(self._statement.pipeline, task, row)
+                return self._put(self._statement.pipeline, signature, task, row)
         text = engine.diagnose(signature)[0] if self._explains else ""
         self._note_shortage(signature)
         if ranking is not None and self._rows is not None and self._placed_signatures <= {signature}:
@@ -243,8 +248,21 @@ class GangAllocator:
 
     def _note_shortage(self, signature: PodSignature) -> None:
         if self.shortages is not None:
-            alike = all(task.cls is signature.cls for task in self._tasks)
+            alike = all(task.cls is signature.cls for task in self._tasks) or self._are_alike(signature)
             self.shortages[signature] = min(self._needed, self._reachable) if alike else 1
+
+    def _are_alike(self, signature: PodSignature) -> bool:
+        """Whether the pods differ from those of the signature in the names of generated claims alone."""
+        number, rest = signature.cls.alike, self._tasks[self._position :]
+        if not number or any(task.cls.alike != number for task in self._tasks):
+            return False
+        found = [*self._placed_signatures, *(self._engine.signature(self._queue, task) for task in rest)]
+        return all(each.row_key == signature.row_key for each in (*found, *(self.shortages or ())))
+
+    def _is_bounded(self, signature: PodSignature) -> bool:
+        """Whether all that keeps pods with claims off the nodes is bounded (hook `most_pods`)."""
+        entries = self._session.dispatch.entries("most_pods") if signature.cls.claims else ()
+        return any(call(signature) is not None for _, call in entries)
 
     def _is_known_unschedulable(
         self, run_signature: PodSignature, known: KnownLimit, run: Sequence[Task], admitted: int
