@@ -58,9 +58,10 @@ class GangAllocator:
         self.by_amounts = True
         self._failed_roles: set[str] = set()
         self._placed_signatures: set[PodSignature] = set()
-        #: The pods of each signature that the job needs and that did not fit, 0 where any change counts; None when the
-        #: failure depends on more than the job, the books of its queue and free resources.
-        self.shortages: dict[PodSignature, int] | None = {} if not session.results.pipelined_tasks else None
+        #: See `shortages`.
+        self._shortages: dict[PodSignature, int] | None = {} if not session.results.pipelined_tasks else None
+        #: Signatures whose pods read more of nodes than amounts.
+        self._unchecked: set[PodSignature] = set()
         #: Tasks without which the job does not start; any further one once it is ready.
         self._needed = count or max(1, job.missing_tasks)
         self._count = count
@@ -104,6 +105,17 @@ class GangAllocator:
                 break
         return self._position
 
+    @property
+    def shortages(self) -> dict[PodSignature, int] | None:
+        """The pods of each signature that the job needs and that did not fit, 0 where any change counts.
+
+        None when the failure depends on more than the job, the books of its queue, free resources and devices.
+        """
+        if self._shortages is not None and not all(map(self._is_bounded, self._unchecked)):
+            self._shortages = None
+        self._unchecked.clear()
+        return self._shortages
+
     def all_shortages(self) -> dict[PodSignature, int] | None:
         """`shortages`, with the signatures that were placed: they are a part of the failure of those behind them."""
         found = self.shortages
@@ -113,7 +125,7 @@ class GangAllocator:
         """Gives up on the rest of the gang: the attempt reached a bound of the session."""
         refusal = Refusal("allocatable", "", row.code, row.render(), queue=self._queue.name, in_order=True)
         self._give_up(len(self._tasks), TaskOutcome("refused", refusal.message, refusal=refusal))
-        self.by_amounts, self.shortages = False, None
+        self.by_amounts, self._shortages = False, None
 
     def _end_of_run(self, signature: PodSignature, limit: int) -> int:
         """The end of the run of up to `limit` tasks that share the signature."""
@@ -140,7 +152,7 @@ class GangAllocator:
         engine, job = self._engine, self._job
         refusal = self._session.dispatch.refusal("pre_predicate", signature)
         if refusal is not None:
-            self.shortages = None
+            self._shortages = None
             self._fail(signature, TaskOutcome("unfit", refusal.message, refusal=refusal))
             return False
         grant = engine.quota_grant(self._queue, signature, run)
@@ -194,7 +206,7 @@ class GangAllocator:
         end = self._end_of_run(signature, len(self._tasks))
         if refusal is not None:
             if refusal.in_order:  # the next session tries again
-                self.by_amounts, self.shortages = False, None
+                self.by_amounts, self._shortages = False, None
             for task in self._tasks[self._position : end]:
                 self._session.results.refuse(task, refusal)
         self._give_up(end, TaskOutcome("refused", refusal.message if refusal is not None else "", refusal=refusal))
@@ -205,7 +217,7 @@ class GangAllocator:
         node = session.nodes.by_name.get(task.nominated_node)
         if node is None:
             return False
-        self.shortages = None
+        self._shortages = None
         if self._engine.fits(signature, node.row, future=False):
             place = self._statement.allocate
         elif task.uid in session.carry_over.nominations and self._engine.fits(signature, node.row, future=True):
@@ -223,8 +235,7 @@ class GangAllocator:
     def _place_one(self, signature: PodSignature, task: Task) -> bool:
         """Places one pod: its nodes depend on each other or on nominations, or differ in more than amounts."""
         self.by_amounts = False
-        if self.shortages is not None and not self._is_bounded(signature):
-            self.shortages = None
+        self._unchecked.add(signature)
         row = self._engine.best(signature)
         if row < 0:
             return self._pipeline_one(signature, task, None)
