@@ -251,6 +251,7 @@ class ClusterState:
         self.nodes.sort_rows()
         self._tables.volumes.release_unused(self.tasks)
         self._tables.devices.release_unused(self.tasks)
+        self._tables.devices.touch_nodes(self.nodes)
         self.back_resources()
         changed = self.changes.drain()
         self._tables.hyper_nodes.refresh(self.nodes, changed)

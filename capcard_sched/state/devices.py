@@ -25,8 +25,11 @@ from capcard_sched.model.timestamps import parse_time
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from capcard_sched.devices.claims import Claim
+    from capcard_sched.devices.pool_changes import PoolId
     from capcard_sched.model.job import Task
     from capcard_sched.state.changes import Changes
+    from capcard_sched.state.columns import NodeTable
     from capcard_sched.state.invalid_objects import InvalidObjects
 
 #: Of pods that use no claim. A completed one may never be seen among the consumers: it ended before the next session.
@@ -46,6 +49,8 @@ class DeviceTable:
         self._changes = changes
         self._invalid = invalid
         self._specs = SharedSpecs()
+        #: Pools with devices that claims took or freed since the last session opened.
+        self._changed_pools: set[PoolId] = set()
         self.handlers: dict[type | str, Callable[[Any], None]] = {
             ResourceSliceObject: self._apply_slice,
             "ResourceSlice": lambda gone: self._drop_slice(gone.name),
@@ -115,14 +120,14 @@ class DeviceTable:
         )
         self._invalid.note(ObjectRef("ResourceClaim", claim.namespace, claim.name, claim.uid), problem)
         if self.ledger.claims.get(claim.key) != claim:
-            self.ledger.apply(claim)
-            self._changes.devices.add(claim.key)
+            self._change(claim)
 
     def _drop_claim(self, namespace: str, name: str) -> None:
         self._invalid.forget("ResourceClaim", namespace, name)
         key = f"{namespace}/{name}"
+        serial = self.ledger.future.changes.serial
         self.ledger.drop(key)
-        self._changes.devices.add(key)
+        self._note(key, serial)
 
     def _apply_template(self, obj: ResourceClaimTemplateObject) -> None:
         key = f"{obj.metadata.namespace or 'default'}/{obj.metadata.name}"
@@ -139,8 +144,25 @@ class DeviceTable:
         for claim in held:
             left = claim.consumers - {pod}
             allocation = claim.allocation if left else None
-            self.ledger.apply(msgspec.structs.replace(claim, consumers=left, allocation=allocation))
-            self._changes.devices.add(claim.key)
+            self._change(msgspec.structs.replace(claim, consumers=left, allocation=allocation))
+
+    def _change(self, claim: Claim) -> None:
+        serial = self.ledger.future.changes.serial
+        self.ledger.apply(claim)
+        self._note(claim.key, serial)
+
+    def _note(self, key: str, serial: int) -> None:
+        """Notes a changed claim, and the pools whose devices it changed: those since a serial."""
+        self._changes.devices.add(key)
+        self._changed_pools.update(self.ledger.future.changes.since(serial))
+
+    def touch_nodes(self, nodes: NodeTable) -> None:
+        """Stamps the rows of nodes some of whose devices claims took or freed since the last call."""
+        for pool in self._changed_pools:
+            for each in self.inventory.slices_of(pool):
+                if (node := nodes.by_name.get(each.node)) is not None:
+                    nodes.touch(node.row)
+        self._changed_pools.clear()
 
     def release_unused(self, tasks: Mapping[str, Task]) -> None:
         """Drops what is assumed for pods that are unbound, completed or deleted, or reserved by now."""
@@ -151,4 +173,6 @@ class DeviceTable:
             for uid in sorted(assumed.consumers):
                 task = tasks.get(uid)
                 if task is None or task.status in _UNUSED or uid in written:
+                    serial = ledger.future.changes.serial
                     ledger.forget(key, uid)
+                    self._changed_pools.update(ledger.future.changes.since(serial))

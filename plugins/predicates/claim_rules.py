@@ -26,11 +26,11 @@ from capcard_sched.model.refusal import Code
 from capcard_sched.model.selectors import matches_node_selector
 from capcard_sched.model.status import COMPLETED_STATUSES, SESSION_STATUSES, TaskStatus
 from capcard_sched.plugins.predicates.claim_verdicts import ClaimVerdicts, DeviceSearch, Verdict
-from capcard_sched.plugins.predicates.empty_nodes import EmptyNodes, UnservedClaims
+from capcard_sched.plugins.predicates.empty_nodes import UNLIMITED, EmptyNodes, UnservedClaims, most_by_devices
 from capcard_sched.plugins.predicates.extended_claims import HAS_STATUS, ExtendedClaims
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from capcard_sched.devices.allocator import Solution
     from capcard_sched.devices.claims import Claim, ClaimPlan, RequestPlan
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.device_objects import Allocation
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.objects import NodeSelector
+    from capcard_sched.model.resources import Vector
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.predicates.extended_claims import ExtendedResources
 
@@ -318,6 +319,24 @@ class ClaimRules:
             return False  # the claims differ by node
         search = self._device_search(claims, future=False)
         return self._verdicts.reads_single_nodes(search, self._session.nodes, partial(self._may_fail, claims))
+
+    def most_pods(self, claims: PodClaims, cls: TaskClass) -> Callable[[NodeView], Vector] | None:
+        """As of the hook, for claims that read single nodes; None where allocated ones hold devices besides."""
+        if claims.held or not claims.needs_devices:
+            return None
+        return partial(self._most_pods, claims, all(each.template for each in cls.claims))
+
+    def _most_pods(self, claims: PodClaims, is_own: bool, rows: NodeView) -> Vector:
+        """`is_own`: whether each pod has claims of its own."""
+        search = self._device_search(claims, future=rows.future)
+        return self._verdicts.most_pods(search, partial(self._most_on, claims, search.usage, is_own), rows)
+
+    def _most_on(self, claims: PodClaims, usage: DeviceUsage, is_own: bool, node: Node) -> int:
+        if not is_own:
+            return UNLIMITED  # pods that share a claim share its devices
+        pools = self._inventory.pools(node.name, node.labels)
+        free = [device for pool in pools for device in pool.devices if not usage.is_in_use(device.id)]
+        return most_by_devices(free, self._planned(claims), claims.cards or ())
 
     def _may_fail(self, claims: PodClaims, node: Node) -> bool:
         return Allocator(self._inventory, self._ledger, node.name, node.labels).may_fail(self._planned(claims))

@@ -16,6 +16,7 @@ from capcard_sched.devices.claims import AllocationError
 from capcard_sched.devices.device_card import card_of
 from capcard_sched.framework.api.node_view import Diagnosis
 from capcard_sched.model.refusal import Code
+from capcard_sched.plugins.predicates.empty_nodes import UNLIMITED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -46,13 +47,15 @@ _UNREAD: Final = -2
 class _Column:
     """The results of one content of claims."""
 
-    __slots__ = ("by_state", "codes", "serial", "solutions")
+    __slots__ = ("by_state", "codes", "most", "serial", "solutions")
 
     def __init__(self, nodes: int, serial: int) -> None:
         #: int32 [nodes].
         self.codes = np.zeros(nodes, dtype=np.int32)
         #: Device state of a node to the result.
         self.by_state: dict[int, int] = {}
+        #: Device state of a node on which a pod fits to the most pods.
+        self.most: dict[int, int] = {}
         #: Device state of a node to where the devices of the claims are.
         self.solutions: dict[int, Solution] = {}
         #: Of the devices in use when the column was last updated.
@@ -128,6 +131,24 @@ class ClaimVerdicts:
         except AllocationError:
             return np.zeros(len(rows), dtype=np.intp)
         found: Rows = np.array(self._preferences, dtype=np.intp).take(np.maximum(codes, _UNKNOWN))
+        return found
+
+    def most_pods(self, search: DeviceSearch, count: Callable[[Node], int], rows: NodeView) -> npt.NDArray[np.int64]:
+        """The most pods on each node, int64 [k]: 0 without devices, else by `count`, called for one of equal nodes."""
+        codes = self._codes_of(search, rows, [])
+        found = np.full(len(rows), UNLIMITED, dtype=np.int64)
+        fitting = np.isin(codes, self._fitting)
+        found[~fitting & (codes > 0)] = 0  # others give up, and may find devices where fewer are free
+        column = self._column(search.contents, search.usage, future=rows.future)
+        at = fitting.nonzero()[0]
+        for state, places in self._by_state(rows.rows.take(at), search.usage, future=rows.future):
+            for same in [places] if state >= 0 else [[place] for place in places]:
+                most = column.most.get(state)
+                if most is None:
+                    most = count(rows.nodes[int(rows.rows[at[same[0]]])])
+                    if state >= 0:
+                        column.most[state] = most
+                found[at[same]] = most
         return found
 
     def solutions(self, search: DeviceSearch, table: Any, row: int) -> tuple[dict[int, Solution], int]:
@@ -324,6 +345,7 @@ class ClaimVerdicts:
                 self._numbers.clear()
                 for column in self._columns.values():
                     column.by_state.clear()
+                    column.most.clear()
                     column.solutions.clear()
             self._made += 1
             found = self._numbers[key] = self._made

@@ -19,7 +19,7 @@ from capcard_sched.framework.toolkit.device_cards import is_accepted
 from capcard_sched.model.objects import Toleration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
     from capcard_sched.devices.claims import ClaimPlan, RequestPlan
     from capcard_sched.devices.constraints import Constraint
@@ -35,7 +35,8 @@ _MOST_SHAPES: Final = 64
 _MOST_CONTENTS = 1024
 #: Devices that are compared for the claims of one namespace in one session; further jobs follow in the next ones.
 MOST_DEVICES: Final = 20_000
-_UNLIMITED: Final = 1 << 40
+#: More pods than there are.
+UNLIMITED: Final = 1 << 40
 _NONE: Final = np.zeros(0, dtype=np.int64)
 #: Taints of devices may end, as those of nodes.
 _EVERY_TAINT: Final = (Toleration(operator="Exists"),)
@@ -94,7 +95,7 @@ class EmptyNodes:
                 self._places.clear()
             samples = self._samples[len(most) : _MOST_SHAPES]
             self._compared[job.namespace] += sum(map(partial(_work_of, inventory, claims), samples))
-            places = np.full(len(self._samples) - len(most), _UNLIMITED, dtype=np.int64)
+            places = np.full(len(self._samples) - len(most), UNLIMITED, dtype=np.int64)
             places[: len(samples)] = [_places(inventory, sample, claims) for sample in samples]
             most = self._places[key] = np.concatenate([most, places])
         text = "the devices that match their ResourceClaims have space for {limit}"
@@ -151,7 +152,10 @@ def _places(inventory: DeviceInventory, node: Node, claims: UnservedClaims) -> i
             return 0
     except AllocationError:
         pass  # another device in use may spare the selector or the capacity that fails
-    return _most(inventory, node, claims) if claims.is_own else _UNLIMITED
+    if not claims.is_own:
+        return UNLIMITED
+    devices = [device for pool in inventory.pools(node.name, node.labels) for device in pool.devices]
+    return most_by_devices(devices, claims.plans, claims.cards)
 
 
 def _work_of(inventory: DeviceInventory, claims: UnservedClaims, node: Node) -> int:
@@ -164,14 +168,14 @@ def _tolerant(request: RequestPlan) -> RequestPlan:
     return request._replace(tolerations=_EVERY_TAINT)
 
 
-def _most(inventory: DeviceInventory, node: Node, claims: UnservedClaims) -> int:
-    """The devices that some requests match, over the devices that a pod needs of them."""
-    requests = [alternatives for plan in claims.plans for alternatives in plan.requests]
-    pools = inventory.pools(node.name, node.labels)
-    devices = [
-        device for pool in pools for device in pool.devices if not claims.cards or is_accepted(device, claims.cards)
-    ]
-    found = _UNLIMITED
+def most_by_devices(devices: Iterable[PoolDevice], plans: Iterable[ClaimPlan], cards: tuple[str, ...]) -> int:
+    """An upper bound on pods: the devices that some requests match, over those that a pod needs of them.
+
+    `cards`: those that the pods accept; () for all.
+    """
+    requests = [alternatives for plan in plans for alternatives in plan.requests]
+    devices = [device for device in devices if not cards or is_accepted(device, cards)]
+    found = UNLIMITED
     for some in (requests, *([one] for one in requests)):
         needed = sum(min(map(_size, alternatives)) for alternatives in some)
         if not needed:

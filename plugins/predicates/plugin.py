@@ -25,7 +25,7 @@ from capcard_sched.plugins.predicates.topology_spread import HostPorts, reject_b
 from capcard_sched.plugins.predicates.volume_rules import PodVolumes, VolumeRules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import msgspec
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.intents import ClaimAllocation, ClaimBinding
     from capcard_sched.model.job import Task
     from capcard_sched.model.queue import Queue
+    from capcard_sched.model.resources import Vector
     from capcard_sched.model.task_class import TaskClass
 
 
@@ -217,6 +218,13 @@ class Predicates(Plugin):
         yield from self._rules.place_limits(tasks)
         yield from self._volumes.place_limits(tasks[0])
         yield from self._claims.place_limits(tasks)
+
+    def most_pods(self, signature: PodSignature) -> Callable[[NodeView], Vector] | None:
+        """By the devices that are free, where pods with claims read the devices of single nodes alone."""
+        rules, volumes, claims = self._context(signature)
+        if claims is None or rules is not None or volumes is not None or not self._searches_single_nodes(signature):
+            return None
+        return self._claims.most_pods(claims, signature.cls)
 
     @filter(reads=NODE_SPEC)
     def filter_by_spec(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:

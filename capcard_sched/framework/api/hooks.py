@@ -256,6 +256,16 @@ HOOKS: tuple[Hook, ...] = (
     Hook("pre_predicate", "(signature) -> Refusal | None", "enablePredicate", Combine.FIRST_REFUSAL, "passes"),
     Hook("filter", "(signature, node view, result) -> None", "enablePredicate", Combine.VERDICT, "passes"),
     Hook(
+        "most_pods",
+        "(signature) -> function of a node view | None: int64 [k], an upper bound of the pods that fit each node by "
+        "what they read beside amounts. It changes with the signature, with facts of nodes and on rows that "
+        "`NodeTable.touch` stamps. Called for pods with claims: sessions skip a waiting job while the sum over all "
+        "nodes is below what it needs",
+        None,
+        Combine.MERGE,
+        "a job whose pods with claims read more of nodes than amounts is attempted in each session",
+    ),
+    Hook(
         "rejection_details",
         "(task, node view) -> (node name, texts) pairs: figures behind the rejections of filters, the node nearest "
         "to fitting first; for `explain`",

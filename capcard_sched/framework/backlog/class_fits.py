@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from capcard_sched.model.resources import Matrix
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.state.columns import NodeTable
+
+#: An upper bound of the pods on some rows, beside their amounts: int64 [rows].
+MostPods: TypeAlias = "Callable[[Rows], npt.NDArray[np.int64]]"
 
 #: Pods per node above which counting stops.
 _MOST_PODS: Final = 1 << 20
@@ -33,7 +36,8 @@ class FitChange(Enum):
 class ClassFit:
     """An upper bound on the pods of one class that can be placed: free resources of the feasible nodes alone.
 
-    Capacity that is being released counts as free, and the requests of `victims`.
+    Capacity that is being released counts as free, and the requests of `victims`. `most` bounds the pods of a node
+    further.
     """
 
     __slots__ = (
@@ -46,6 +50,7 @@ class ClassFit:
         "_victims",
         "cls",
         "contexts",
+        "most",
         "serial",
         "total",
     )
@@ -57,6 +62,7 @@ class ClassFit:
         table: NodeTable,
         feasible: Mask,
         victims: Callable[[Rows, Rows], Matrix] | None = None,
+        most: MostPods | None = None,
     ) -> None:
         """`feasible`: bool [nodes], the rows that pass the static filters.
 
@@ -64,6 +70,7 @@ class ClassFit:
         """
         self.cls = cls
         self._victims = victims
+        self.most = most
         #: The contexts of the signature, by plugin.
         self.contexts = contexts
         self._rebuild(table, feasible)
@@ -83,6 +90,10 @@ class ClassFit:
         self.total = int(self._fits.sum())
 
     def _count(self, table: NodeTable, rows: Rows) -> npt.NDArray[np.int64]:
+        found = self._by_amounts(table, rows)
+        return found if self.most is None else np.minimum(found, self.most(rows))
+
+    def _by_amounts(self, table: NodeTable, rows: Rows) -> npt.NDArray[np.int64]:
         columns = self._columns
         if not len(columns):
             return np.full(len(rows), _MOST_PODS, dtype=np.int64)

@@ -7,8 +7,10 @@ A record is dropped, and its job attempted again, when
 - the job changed,
 - the allocation version of its queue changed (hook `allocation_version`), and its failure reads more of it than that
   the quotas admit its pods (`QueueBooks`),
-- a node has capacity for more pods of one of its classes, and the sum over all nodes reaches what the job needs,
+- a node has capacity for more pods of one of its classes, and the sum over all nodes reaches what the job needs; of
+  pods with ResourceClaims that have devices of single nodes only, devices that are free count, too (hook `most_pods`),
 - the nodes have capacity for fewer pods than those that were placed before a quota refused the next one,
+- a ResourceClaim of its pods changed, or it has some and a ResourceSlice, DeviceClass or taint rule changed,
 - a static result or a signature context of one of its classes changed,
 - a plugin's wakeup was reached, or its events are to be repeated.
 
@@ -27,7 +29,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from capcard_sched.framework.api.dispatch import HookFailed
+from capcard_sched.framework.api.dispatch import HookFailed, run_hook
+from capcard_sched.framework.api.node_view import NodeView
 from capcard_sched.framework.api.plugin import Reads
 from capcard_sched.framework.backlog.class_fits import ClassFit, FitChange
 from capcard_sched.framework.backlog.eviction_bounds import EvictionBounds, Skipped
@@ -41,9 +44,11 @@ from capcard_sched.model.status import PodGroupPhase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+    from collections.abc import Set as AbstractSet
 
     from capcard_sched.framework.api.dispatch import Dispatch
     from capcard_sched.framework.api.node_view import PodSignature, Rows
+    from capcard_sched.framework.backlog.class_fits import MostPods
     from capcard_sched.framework.backlog.failed_searches import EvictionHook, EvictionInputs, FailedSearches
     from capcard_sched.framework.backlog.queue_books import AdmissionVersion
     from capcard_sched.framework.backlog.task_outcome import TaskOutcome
@@ -71,13 +76,25 @@ class PlacementFailure(NamedTuple):
     version: AllocationVersion | None
 
 
+class _Need(NamedTuple):
+    """A class of pods that a job lacks nodes for."""
+
+    key: Hashable
+    #: Pods of the class that the job needs.
+    pods: int
+    #: One of them.
+    sample: Task
+
+
 class FailedAttempt(NamedTuple):
     """The record of one job."""
 
     job: Job
     queue: str
-    #: The key of each class, and the pods of the class as in `PlacementFailure`; None for a job refused at admission.
-    needs: tuple[tuple[Hashable, int], ...] | None
+    #: The classes of its failure; None for a job refused at admission.
+    needs: tuple[_Need, ...] | None
+    #: Keys of the ResourceClaims of its pending pods.
+    claims: frozenset[str]
     #: Unix seconds at which the job is attempted again.
     expires: float
     #: The outcomes of its tasks, by uid, and the refusals of the attempt.
@@ -116,8 +133,12 @@ class FailedAttempts:
         self._evictions = EvictionBounds(state, dispatch, self._books)
         self._records: dict[str, FailedAttempt] = {}
         self._classes: dict[Hashable, _Class] = {}
+        #: Key of a ResourceClaim to the keys of the jobs that wait with it.
+        self._by_claim: dict[str, set[str]] = {}
         self._expiries: list[tuple[float, str]] = []
         self._is_disabled = False
+        #: Whether some pod terminates: only then attempts count leaving pods as gone.
+        self._is_releasing = False
         self._cache: SignatureCache | None = None
         self._access_version: Callable[[Queue], Hashable] | None = None
         #: The outcomes of the tasks of skipped jobs, by uid.
@@ -152,14 +173,16 @@ class FailedAttempts:
         admits: Callable[[Job, int, int], bool],
         *,
         changed_jobs: Iterable[str],
+        changed_devices: AbstractSet[str],
         everything: bool,
     ) -> None:
         """Drops the records that no longer hold; their jobs are active again. Raises nothing.
 
         `access_version`: of a queue's rules on jobs; `admission_version`: of a job's votes; `admits` as `quotas_admit`;
-        `everything`: all records.
+        `changed_devices` as of `Changes.devices`; `everything`: all records.
         """
         self._cache, self._access_version = cache, access_version
+        is_releasing, self._is_releasing = self._is_releasing, bool(self._state.nodes.releasing.any())
         self._evictions.searches.open()
         if not self._records:
             return
@@ -169,13 +192,14 @@ class FailedAttempts:
         self._evictions.note_changes(changed_jobs)
         for key in changed_jobs:
             self._drop(key)  # the state decides whether a changed job is active
+        self._wake_users(changed_devices)
         while self._expiries and self._expiries[0][0] <= now:
             expires, key = heappop(self._expiries)
             record = self._records.get(key)
             if record is not None and record.expires == expires:
                 self._wake(key)
         try:
-            self._check_classes(cache)
+            self._check_classes(cache, recount=is_releasing != self._is_releasing)
             for key in self._books.outdated(self._version_of, partial(self._admits, admits)):
                 self._wake(key)
             for key in list(self._admissions.outdated(admission_version)):
@@ -190,7 +214,15 @@ class FailedAttempts:
     def _admits(self, admits: Callable[[Job, int, int], bool], key: str, shortage: CapacityShortage) -> bool:
         return admits(self._records[key].job, shortage.needed, self._classes[shortage.cls].fit.total)
 
-    def _check_classes(self, cache: SignatureCache) -> None:
+    def _wake_users(self, changed: AbstractSet[str]) -> None:
+        """Attempts the jobs with changed ResourceClaims again; all with claims after a change of another object."""
+        users = self._by_claim
+        names = changed & users.keys() if not any(map(_is_no_claim, changed)) else set(users)
+        for key in sorted({key for name in names for key in users[name]}):
+            self._wake(key)
+
+    def _check_classes(self, cache: SignatureCache, *, recount: bool) -> None:
+        """`recount`: whether leaving pods counted as gone at the last check, and do not now, or the reverse."""
         table = self._state.nodes
         changed: dict[int, Rows] = {}
         for key in list(self._classes):
@@ -200,11 +232,16 @@ class FailedAttempts:
             fit, task = entry.fit, entry.sample
             job = task.job
             queue = self._state.queues.get(job.queue) if job is not None else None
-            if queue is None or cache.contexts(queue, task) != fit.contexts:
+            signature = None if queue is None else cache.intern(task.cls, cache.contexts(queue, task))
+            if signature is None or _class_key(signature, task) != key:
                 self._wake_class(key, everything=True)
                 continue
-            feasible, _ = cache.static_results(cache.intern(fit.cls, fit.contexts))
-            if not fit.is_current(table, feasible):
+            is_bounded, fit.most = fit.most is not None, self._most_pods(signature)
+            if is_bounded != (fit.most is not None):
+                self._wake_class(key, everything=True)
+                continue
+            feasible, _ = cache.static_results(signature)
+            if not fit.is_current(table, feasible) or (recount and is_bounded):
                 change = fit.rebuild(table, feasible)
             else:
                 if fit.serial == table.serial:
@@ -242,33 +279,33 @@ class FailedAttempts:
         ):
             return
         fresh: dict[Hashable, _Class] = {}
-        keyed: list[tuple[Hashable, int]] = []
-        for signature, needed in needs.items():
-            key: Hashable = (signature.cls, tuple(signature.contexts.items()))
+        found: list[_Need] = []
+        for signature, (key, needed, sample) in _by_class(job, needs).items():
             entry = self._classes.get(key)
             fit = self._fit_of(signature) if entry is None else entry.fit
             count = needed
+            # Node states change without a change of their node, and so do devices in an attempt.
+            is_by_amounts = not self._dispatch.has("node_state") and fit.most is None
             if needed < 0:
-                if self._dispatch.has("node_state") or fit.total < -needed:
+                if not is_by_amounts or fit.total < -needed:
                     return
             elif needed <= fit.total:  # more than free resources is missing
-                if self._dispatch.has("node_state"):
-                    return  # node states change without a change of their node
+                if not is_by_amounts:
+                    return
                 count = _ANY_CHANGE
             if entry is None:
-                sample = next(task for task in job.pending.values() if task.cls is signature.cls)
                 fresh[key] = _Class(fit, sample)
-            keyed.append((key, count))
+            found.append(_Need(key, count, sample))
         self._classes.update(fresh)
-        for key, count in keyed:
-            self._classes[key].waiting.setdefault(count, set()).add(job.key)
-        self._keep(FailedAttempt(job, job.queue, tuple(keyed), expires, outcomes, refusals))
+        for need in found:
+            self._classes[need.key].waiting.setdefault(need.pods, set()).add(job.key)
+        self._keep(FailedAttempt(job, job.queue, tuple(found), _claims_of(job), expires, outcomes, refusals))
         is_limited = any(outcome.refusal is not None for outcome in outcomes.values()) or any(
             hook != "reclaimable" for _, hook in refusals
         )
         shortage = None
-        if not is_limited and len(keyed) == 1 and keyed[0][1] != _ANY_CHANGE and self._is_of_one_class(job):
-            shortage = CapacityShortage(*keyed[0])
+        if not is_limited and len(found) == 1 and found[0].pods != _ANY_CHANGE and self._is_of_one_class(job):
+            shortage = CapacityShortage(found[0].key, found[0].pods)
         self._books.add(job.key, version, shortage)
         for hook, classes in evictions(job).items():
             self._evictions.add(hook, job, self._cache, classes)
@@ -277,8 +314,8 @@ class FailedAttempts:
         """Whether all pending pods have the same signature."""
         assert self._cache is not None
         queue = self._state.queues[job.queue]
-        samples = {(task.cls, id(task.labels)): task for task in job.pending.values()}
-        first, *others = [(task.cls, self._cache.contexts(queue, task)) for task in samples.values()]
+        samples = {(task.cls, id(task.labels)): task for task in job.pending.values()}.values()
+        first, *others = [self._cache.intern(task.cls, self._cache.contexts(queue, task)).row_key for task in samples]
         return all(other == first for other in others)
 
     def may_evict(self, hook: EvictionHook, changed_jobs: Iterable[str], inputs: EvictionInputs) -> Skipped:
@@ -321,12 +358,14 @@ class FailedAttempts:
         if self._is_disabled:
             return
         if self._skips_refused and queue is not None and not queue.strict_fifo and admission_version(job) == version:
-            self._keep(FailedAttempt(job, job.queue, None, expires, outcomes, refusals))
+            self._keep(FailedAttempt(job, job.queue, None, frozenset(), expires, outcomes, refusals))
             self._admissions.add(job, version, admission_version)
 
     def _keep(self, record: FailedAttempt) -> None:
         key = record.job.key
         self._records[key] = record
+        for claim in record.claims:
+            self._by_claim.setdefault(claim, set()).add(key)
         heappush(self._expiries, (record.expires, key))
         self.outcomes |= record.outcomes
         self._state.active.pop(key, None)
@@ -334,7 +373,17 @@ class FailedAttempts:
     def _fit_of(self, signature: PodSignature) -> ClassFit:
         assert self._cache is not None
         feasible, _ = self._cache.static_results(signature)
-        return ClassFit(signature.cls, signature.contexts, self._state.nodes, feasible)
+        most = self._most_pods(signature)
+        return ClassFit(signature.cls, signature.contexts, self._state.nodes, feasible, most=most)
+
+    def _most_pods(self, signature: PodSignature) -> MostPods | None:
+        """The bound on the pods of a signature beside amounts. May raise HookFailed."""
+        table, future = self._state.nodes, self._is_releasing
+        for plugin, call in self._dispatch.entries("most_pods") if signature.cls.claims else ():
+            most = call(signature)
+            if most is not None:
+                return lambda rows: run_hook(plugin, "most_pods", most, NodeView(table, rows, future=future))
+        return None
 
     def drop(self, job: Job) -> None:
         """Drops the record of a job that this session changed."""
@@ -372,9 +421,13 @@ class FailedAttempts:
         if record.needs is None:
             self._admissions.discard(key)
             return record
+        for claim in record.claims:
+            self._by_claim[claim].discard(key)
+            if not self._by_claim[claim]:
+                del self._by_claim[claim]
         self._evictions.discard(key, record.queue)
         self._books.discard(key)
-        for class_key, count in record.needs:
+        for class_key, count, _ in record.needs:
             entry = self._classes[class_key]
             keys = entry.waiting[count]
             keys.discard(key)
@@ -383,9 +436,8 @@ class FailedAttempts:
             if not entry.waiting:
                 del self._classes[class_key]
             elif entry.sample.job is record.job:
-                other = self._records[next(iter(next(iter(entry.waiting.values()))))].job
-                alike = (task for task in other.pending.values() if task.cls is entry.fit.cls)
-                entry.sample = next(alike, entry.sample)
+                other = self._records[next(iter(next(iter(entry.waiting.values()))))]
+                entry.sample = next(need.sample for need in other.needs or () if need.key == class_key)
         return record
 
     def version(self, queue: Queue) -> AllocationVersion | None:
@@ -394,3 +446,32 @@ class FailedAttempts:
             return None
         found: tuple[Hashable, ...] = self._dispatch.keys("allocation_version", queue)
         return None if None in found else AllocationVersion(queue.name, self._access_version(queue), found)
+
+
+def _class_key(signature: PodSignature, task: Task) -> Hashable:
+    """The class of a pod: pods with other names of generated claims are of one; contexts of claims follow the queue."""
+    return (signature.row_key, task.job.queue) if signature.cls.claims and task.job is not None else signature.row_key
+
+
+def _by_class(job: Job, needs: Mapping[PodSignature, int]) -> dict[PodSignature, _Need]:
+    """One signature of each class, with what the job needs of the class."""
+    samples = {task.cls: task for task in reversed(job.pending.values())}
+    found: dict[Hashable, tuple[PodSignature, _Need]] = {}
+    for signature, needed in needs.items():
+        sample = samples[signature.cls]
+        key = _class_key(signature, sample)
+        known = found.get(key)
+        if known is None or known[1].pods < needed:
+            found[key] = signature, _Need(key, needed, sample)
+    return dict(found.values())
+
+
+def _claims_of(job: Job) -> frozenset[str]:
+    """The keys of the ResourceClaims of the pending pods."""
+    with_claims = [task for task in job.pending.values() if task.cls.claims]
+    return frozenset(f"{task.namespace}/{each.claim}" for task in with_claims for each in task.cls.claims if each.claim)
+
+
+def _is_no_claim(name: str) -> bool:
+    """Of `Changes.devices`: the kind and name of another object than a ResourceClaim."""
+    return " " in name

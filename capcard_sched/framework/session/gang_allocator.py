@@ -62,9 +62,10 @@ class GangAllocator:
         self._chose_by_others = False
         #: Whether the charge of a placed pod may depend on its node.
         self._charged_by_node = False
-        #: The pods of each signature that the job needs and that did not fit, 0 where any change counts; None when the
-        #: failure depends on more than the job, the books of its queue and free resources.
-        self.shortages: dict[PodSignature, int] | None = {} if not session.results.pipelined_tasks else None
+        #: See `shortages`.
+        self._shortages: dict[PodSignature, int] | None = {} if not session.results.pipelined_tasks else None
+        #: Signatures whose pods read more of nodes than amounts.
+        self._unchecked: set[PodSignature] = set()
         #: Tasks without which the job does not start; any further one once it is ready.
         self._needed = count or max(1, job.missing_tasks)
         self._count = count
@@ -115,11 +116,22 @@ class GangAllocator:
         """
         session = self._session
         while self._position < len(self._tasks):
-            if session.deadline.is_exhausted(self._queue.name) or session.claim_work.is_exhausted(self._job):
+            if session.deadline.is_exhausted(self._queue.name) or session.namespace_work.is_exhausted(self._job):
                 break
             signature = self._engine.signature(self._queue, self._tasks[self._position])
             end = self._end_of_run(signature, len(self._tasks))
             self._place_run(signature, self._tasks[self._position : end], ready=True)
+
+    @property
+    def shortages(self) -> dict[PodSignature, int] | None:
+        """The pods of each signature that the job needs and that did not fit, 0 where any change counts.
+
+        None when the failure depends on more than the job, the books of its queue, free resources and devices.
+        """
+        if self._shortages is not None and not all(map(self._is_bounded, self._unchecked)):
+            self._shortages = None
+        self._unchecked.clear()
+        return self._shortages
 
     def all_shortages(self) -> dict[PodSignature, int] | None:
         """`shortages`, with the signatures that were placed: they are a part of the failure of those behind them.
@@ -133,7 +145,7 @@ class GangAllocator:
         placed = self._placed_signatures - found.keys()
         if not found and len(placed) == 1 and not self._charged_by_node:
             return dict.fromkeys(placed, -self._placed)
-        if self._chose_by_others and len(placed) + len(found) > 1:
+        if self._chose_by_others and len({each.row_key for each in (*placed, *found)}) > 1:
             return None
         return {**found, **dict.fromkeys(placed, 0)}
 
@@ -141,7 +153,7 @@ class GangAllocator:
         """Gives up on the rest of the gang: the attempt reached a bound of the session."""
         refusal = Refusal("allocatable", "", row.code, row.render(), queue=self._queue.name, in_order=True)
         self._give_up(len(self._tasks), TaskOutcome("refused", refusal.message, refusal=refusal))
-        self.by_amounts, self.shortages = False, None
+        self.by_amounts, self._shortages = False, None
 
     def _end_of_run(self, signature: PodSignature, limit: int) -> int:
         """The end of the run of up to `limit` tasks that share the signature."""
@@ -168,7 +180,7 @@ class GangAllocator:
         engine, job = self._engine, self._job
         refusal = self._session.dispatch.refusal("pre_predicate", signature)
         if refusal is not None:
-            self.shortages = None
+            self._shortages = None
             self._fail(signature, TaskOutcome("unfit", refusal.message, refusal=refusal))
             return False
         grant = engine.quota_grant(self._queue, signature, run)
@@ -185,8 +197,10 @@ class GangAllocator:
         ranking = engine.ranking(signature) if engine.reads_amounts_only(signature) else None
         is_nominated = self._is_idle_capacity_nominated()
         if ranking is None or ranking.is_per_node or is_nominated:
-            if is_nominated or not engine.fits_by_amounts(signature):
-                self.shortages = None
+            if is_nominated:
+                self._shortages = None
+            elif not engine.fits_by_amounts(signature):
+                self._unchecked.add(signature)
             return self._place_one(signature, task)
         known = None if ready or self._count else ranking.known_limit
         if known is not None and self._is_known_unschedulable(signature, known, run, grant.count):
@@ -211,9 +225,12 @@ class GangAllocator:
         elif self._rows is not None:
             self._rows += rows
 
-    def _put(self, place: Callable[[Job, list[Task], list[Node]], None], task: Task, row: int) -> bool:
+    def _put(
+        self, place: Callable[[Job, list[Task], list[Node]], None], signature: PodSignature, task: Task, row: int
+    ) -> bool:
         """Places one task by a method of the statement. True."""
         place(self._job, [task], [self._session.nodes.nodes[row]])
+        self._placed_signatures.add(signature)
         self._rows = None
         self._position += 1
         self._placed += 1
@@ -224,7 +241,7 @@ class GangAllocator:
         end = self._end_of_run(signature, len(self._tasks))
         if refusal is not None:
             if refusal.in_order:  # the next session tries again
-                self.by_amounts, self.shortages = False, None
+                self.by_amounts, self._shortages = False, None
             for task in self._tasks[self._position : end]:
                 self._session.results.refuse(task, refusal)
         self._give_up(end, TaskOutcome("refused", refusal.message if refusal is not None else "", refusal=refusal))
@@ -235,7 +252,7 @@ class GangAllocator:
         node = session.nodes.by_name.get(task.nominated_node)
         if node is None:
             return False
-        self.shortages = None
+        self._shortages = None
         if self._engine.fits(signature, node.row, future=False):
             place = self._statement.allocate
         elif task.uid in session.carry_over.nominations and self._engine.fits(signature, node.row, future=True):
@@ -243,7 +260,7 @@ class GangAllocator:
         else:
             return False
         self.by_amounts = False
-        return self._put(place, task, node.row)
+        return self._put(place, signature, task, node.row)
 
     def _is_idle_capacity_nominated(self) -> bool:
         """Whether pipelined tasks hold more of a node than its releasing ones: idle capacity is then not free."""
@@ -256,8 +273,7 @@ class GangAllocator:
         row = self._engine.best(signature)
         if row < 0:
             return self._pipeline_one(signature, task, None)
-        self._placed_signatures.add(signature)
-        return self._put(self._statement.allocate, task, row)
+        return self._put(self._statement.allocate, signature, task, row)
 
     def _pipeline_one(self, signature: PodSignature, task: Task, ranking: Ranking | None) -> bool:
         """No idle capacity: pipelines the task on capacity that is being released, or gives up on the signature."""
@@ -266,7 +282,7 @@ class GangAllocator:
             self.by_amounts = False
             row = engine.choose(signature, engine.candidates(signature, future=True), future=True)
             if row >= 0:
-                return self._put(self._statement.pipeline, task, row)
+                return self._put(self._statement.pipeline, signature, task, row)
         text = engine.diagnose(signature)[0] if self._explains else ""
         self._note_shortage(signature)
         if ranking is not None and self._rows is not None and self._placed_signatures <= {signature}:
@@ -277,8 +293,21 @@ class GangAllocator:
 
     def _note_shortage(self, signature: PodSignature) -> None:
         if self.shortages is not None:
-            alike = all(task.cls is signature.cls for task in self._tasks)
+            alike = all(task.cls is signature.cls for task in self._tasks) or self._are_alike(signature)
             self.shortages[signature] = min(self._needed, self._reachable) if alike else 1
+
+    def _are_alike(self, signature: PodSignature) -> bool:
+        """Whether the pods differ from those of the signature in the names of generated claims alone."""
+        number, rest = signature.cls.alike, self._tasks[self._position :]
+        if not number or any(task.cls.alike != number for task in self._tasks):
+            return False
+        found = [*self._placed_signatures, *(self._engine.signature(self._queue, task) for task in rest)]
+        return all(each.row_key == signature.row_key for each in (*found, *(self.shortages or ())))
+
+    def _is_bounded(self, signature: PodSignature) -> bool:
+        """Whether all that keeps pods with claims off the nodes is bounded (hook `most_pods`)."""
+        entries = self._session.dispatch.entries("most_pods") if signature.cls.claims else ()
+        return any(call(signature) is not None for _, call in entries)
 
     def _is_known_unschedulable(
         self, run_signature: PodSignature, known: KnownLimit, run: Sequence[Task], admitted: int

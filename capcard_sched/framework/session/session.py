@@ -286,6 +286,7 @@ class Session:
             self.admission_version,
             partial(admits, self),
             changed_jobs=self.changed.jobs,
+            changed_devices=self.changed.devices,
             everything=everything,
         )
 
