@@ -269,10 +269,11 @@ class GangAllocator:
 
     def _place_one(self, signature: PodSignature, task: Task) -> bool:
         """Places one pod: its nodes depend on each other or on nominations, or differ in more than amounts."""
-        self.by_amounts, self._chose_by_others = False, True
+        self.by_amounts = False
         row = self._engine.best(signature)
         if row < 0:
             return self._pipeline_one(signature, task, None)
+        self._chose_by_others = True
         return self._put(self._statement.allocate, signature, task, row)
 
     def _pipeline_one(self, signature: PodSignature, task: Task, ranking: Ranking | None) -> bool:
