@@ -73,8 +73,9 @@ class Soak:
         self.resources = ResourceSampler()
         self.report: dict[str, Any] = {}
         self._last_revision = 0
-        #: Moments older than one that is replayed already: the order of revisions is not certain.
-        self._late = 0
+        #: Revisions of moments that are older than one that is replayed already, and those of the latest one then: the
+        #: order of revisions is not certain between them.
+        self._late: list[tuple[int, int]] = []
 
     async def run(self, control_plane: ControlPlane, folder: Path) -> None:
         """Run churn and faults, let the cluster settle, and check."""
@@ -159,7 +160,8 @@ class Soak:
 
     def _apply(self, history: History, before: float) -> None:
         for moment in history.take(before):
-            self._late += moment.revision < self._last_revision
+            if moment.revision < self._last_revision:
+                self._late.append((moment.revision, self._last_revision))
             self._last_revision = max(self._last_revision, moment.revision)
             self.oracle.apply(moment)
 
