@@ -128,11 +128,11 @@ def _workload(spec: UnsupportedFields) -> Sequence[str] | None:
 DRA: Final = "dynamic resource allocation (DRA)"
 #: The argument of the plugin predicates that enables it.
 DYNAMIC_RESOURCES: Final = "predicate.DynamicResourceAllocationEnable"
-_DISABLED: Final = f"{DYNAMIC_RESOURCES} of the plugin predicates"
+_NEEDED: Final = f"needs the plugin predicates, without {DYNAMIC_RESOURCES}: false"
 #: What replaces claims.
 DEVICES_FORM: Final = f"{DYNAMIC_RESOURCES}: true, or resources of a device plugin in the limits of the containers"
 _GROUP_FORM: Final = "annotation scheduling.k8s.io/group-name and a PodGroup of scheduling.volcano.sh"
-CLAIMS: Final = PodFeature("resourceClaims", DRA, DEVICES_FORM, _claims, f"is disabled by {_DISABLED}")
+CLAIMS: Final = PodFeature("resourceClaims", DRA, DEVICES_FORM, _claims, _NEEDED)
 #: A further feature is a field of `UnsupportedFields` and a row here. Claims come first.
 FEATURES: Final = (
     CLAIMS,
@@ -172,7 +172,7 @@ def device_class_of(resource: str, by_resource: Mapping[str, str]) -> str:
 
 def device_class_text(resource: str, name: str) -> str:
     """The reason of pods that request a resource that only a DeviceClass offers."""
-    return f"no node offers {resource}: DeviceClass {name} offers it by {DRA}, which {_DISABLED} disables"
+    return f"no node offers {resource}: DeviceClass {name} offers it by {DRA}, which {_NEEDED}"
 
 
 def foreign_gates(gates: Sequence[str]) -> tuple[str, ...]:

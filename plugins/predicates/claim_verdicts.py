@@ -134,9 +134,15 @@ class ClaimVerdicts:
         return found
 
     def most_pods(self, search: DeviceSearch, count: Callable[[Node], int], rows: NodeView) -> npt.NDArray[np.int64]:
-        """The most pods on each node, int64 [k]: 0 without devices, else by `count`, called for one of equal nodes."""
-        codes = self._codes_of(search, rows, [])
+        """The most pods on each node, int64 [k]: 0 without devices, else by `count`, called for one of equal nodes.
+
+        No bound where the search raises an AllocationError.
+        """
         found = np.full(len(rows), UNLIMITED, dtype=np.int64)
+        try:
+            codes = self._codes_of(search, rows, [])
+        except AllocationError:
+            return found
         fitting = np.isin(codes, self._fitting)
         found[~fitting & (codes > 0)] = 0  # others give up, and may find devices where fewer are free
         column = self._column(search.contents, search.usage, future=rows.future)

@@ -6,7 +6,7 @@ pods that select it become `PodRules`. Pods with equal rules share a signature, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.framework.api.place_limits import PlaceLimit
 from capcard_sched.framework.toolkit.pod_terms import PodTerms
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Task
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.predicates.arguments import PredicatesArguments
+
+#: Skews above do not differ: there are fewer pods.
+_MOST_SKEW: Final = 1 << 40
 
 
 class PodRules(NamedTuple):
@@ -99,18 +102,21 @@ class RuleBook(PodTerms[PodRules]):
 
     def _spread_limits(self, tasks: Sequence[Task], spread: tuple[Spread, ...]) -> Iterator[PlaceLimit]:
         for position, rule in enumerate(spread):
+            if not rule.topology_key:
+                continue  # the API server accepts none without
+            most = min(rule.max_skew, _MOST_SKEW)
             codes, values = self.counters.index.column(rule.topology_key)
             text = f"their topology spread ({rule.topology_key}) leaves space for {{limit}}"
             limit = PlaceLimit(text, nodes=codes >= 0)
             if rule.pod_count is None or not rule.itself:
                 yield limit
             elif len(values) < rule.min_domains:
-                yield limit._replace(domains=codes, each=rule.max_skew)
+                yield limit._replace(domains=codes, each=most)
             elif not rule.honors_taints and self._is_first(
                 tasks, rule.pod_count, (self._terms.of(tasks[0]).spread[position][0],)
             ):
                 nodes = self.scope(tasks[0].cls, spread, position).nodes
-                yield limit._replace(domains=codes, each=rule.max_skew, beside=nodes)
+                yield limit._replace(domains=codes, each=most, beside=nodes)
             else:
                 yield limit
 

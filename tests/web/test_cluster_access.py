@@ -24,7 +24,9 @@ _OWNERS: Final = {
     "statefulset": ("StatefulSet", "store", {}),
 }
 #: Of PodGroups of Kubernetes, which the API servers of these tests do not serve; they list through the watch.
-_UNSERVED: Final = {Right("podgroups", verb, "scheduling.k8s.io") for verb in ("list", "watch")}
+_UNSERVED: Final = {Right("podgroups", verb, "scheduling.k8s.io") for verb in ("list", "watch")} | {
+    Right("provisioningrequests", "watch", "autoscaling.x-k8s.io")
+}
 
 
 async def test_the_component_grants_exactly_the_rights_in_use(

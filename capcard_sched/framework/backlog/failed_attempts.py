@@ -282,7 +282,10 @@ class FailedAttempts:
         found: list[_Need] = []
         for signature, (key, needed, sample) in _by_class(job, needs).items():
             entry = self._classes.get(key)
-            fit = self._fit_of(signature) if entry is None else entry.fit
+            try:
+                fit = self._fit_of(signature) if entry is None else entry.fit
+            except HookFailed:
+                return  # the next attempt reports the failure
             count = needed
             # Node states change without a change of their node, and so do devices in an attempt.
             is_by_amounts = not self._dispatch.has("node_state") and fit.most is None

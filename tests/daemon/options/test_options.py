@@ -199,7 +199,7 @@ def test_a_value_is_read_in_every_spelling_of_go(arguments: list[str], field: st
 
 
 REFUSED = [
-    (["--provisioning-request-class=check-capacity"], "--provisioning-request-class: ", CHECK_CAPACITY),
+    (["--provisioning-request-class=check-capacity"], "for --provisioning-request-class", CHECK_CAPACITY),
     (["--leader-elect=maybe"], "--leader-elect: unable to convert", "bool"),
     (["--schedule-period=10"], "--schedule-period: '10' is not a duration", "use 30s, 5m or 1h30m"),
     (["--schedule-period=0s"], "--schedule-period: '0s': must be > 0", "500ms, 1s or 1m30s"),

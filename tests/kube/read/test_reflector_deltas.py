@@ -146,7 +146,8 @@ def test_a_node_that_no_longer_matches_the_selector_is_gone() -> None:
 
 
 def test_flags_choose_kinds() -> None:
-    assert [kind.name for kind in chosen_kinds()] == [kind.name for kind in KINDS]
+    assert [kind.name for kind in chosen_kinds(provisioning=True)] == [kind.name for kind in KINDS]
+    assert {kind.name for kind in KINDS} - {kind.name for kind in chosen_kinds()} == {"ProvisioningRequest"}
     assert "PriorityClass" not in [kind.name for kind in chosen_kinds(priority_classes=False)]
     assert {kind.name for kind in KINDS if kind.required} == {"Node", "Pod", "PodGroup", "Queue"}
 
