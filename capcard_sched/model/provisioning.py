@@ -41,7 +41,7 @@ MOST_POD_SETS: Final = 32
 #: Seconds between a failure and the next request: the first, doubled by each further failure, and the longest.
 FIRST_BACKOFF: Final = 60.0
 LONGEST_BACKOFF: Final = 1800.0
-#: Seconds from the creation of a request whose capacity was taken back to that of the next.
+#: Seconds from the creation of a request whose capacity was revoked, or whose booking expired, to that of the next.
 RENEWAL_SECONDS: Final = 60.0
 #: Pending requests of one namespace: an autoscaler evaluates those of all namespaces one after another.
 MOST_PENDING_REQUESTS: Final = 32
@@ -135,7 +135,7 @@ class CapacityRequest(msgspec.Struct, frozen=True):
 
 
 def backoff_of(failures: int) -> float:
-    """Seconds from a failure, after so many before it, to the next request."""
+    """Seconds from a failure to the next request. `failures`: the earlier ones."""
     return min(FIRST_BACKOFF * 2.0 ** min(failures, 30), LONGEST_BACKOFF)
 
 

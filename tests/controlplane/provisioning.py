@@ -87,7 +87,7 @@ async def without_provisioning(cluster: Cluster) -> None:
 
 
 async def set_condition(cluster: Cluster, name: str, kind: str, message: str = "", *, before: float = 0.0) -> None:
-    """What an autoscaler does: a condition of a request is True, since so many seconds `before` now."""
+    """What an autoscaler does: a condition of a request is True. `before`: for how many seconds."""
     found = await cluster.get(PROVISIONING, name)
     stamp = format_timestamp(time.time() - before)
     row = {"type": kind, "status": "True", "reason": kind, "message": message, "lastTransitionTime": stamp}

@@ -96,7 +96,7 @@ async def test_a_new_leader_keeps_the_request_and_the_backoff(
 
 
 @pytest.mark.timeout(300)
-async def test_an_object_of_somebody_else_counts_for_no_gang(
+async def test_an_object_of_another_client_counts_for_no_gang(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:
     await serve_provisioning(cluster)
@@ -120,7 +120,7 @@ async def test_an_object_of_somebody_else_counts_for_no_gang(
 
 
 @pytest.mark.timeout(300)
-async def test_without_the_kind_pods_are_unschedulable_and_one_event_tells_it(
+async def test_without_the_kind_pods_are_unschedulable_and_one_event_reports_it(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:
     await without_provisioning(cluster)

@@ -113,7 +113,7 @@ class VectorHarness(Harness):
         sets: list[dict[str, int]] | None = None,
         notes: Mapping[str, str] | None = None,
     ) -> None:
-        """A ProvisioningRequest; without `owner` one that somebody else created."""
+        """A ProvisioningRequest; without `owner` one of another client."""
         created = format_timestamp(self.now)
         metadata = {"name": name, "namespace": "default", "uid": f"{name}-{created}", "creationTimestamp": created}
         owners = [_group_reference(**owner)] if owner else None
@@ -134,7 +134,7 @@ class VectorHarness(Harness):
         self.apply(deltas.ObjectChanged(msgspec.convert(body, ProvisioningRequestObject)))
 
     def delete_request(self, name: str) -> None:
-        """Somebody deletes a ProvisioningRequest."""
+        """Another client deletes a ProvisioningRequest."""
         del self._requests[name]
         self.apply(deltas.ObjectGone(PROVISIONING_REQUEST, "default", name))
 

@@ -167,9 +167,9 @@ class ProvisioningRequests:
             self._forget(job.key)
             return False
         step = next_step(last, demand.digest, session.now)
-        if step.action == "new" and not self._may_request(session, job):
-            return True
         if step.action == "new":
+            if not self._may_request(session, job):
+                return True
             last = self._request(session, job, demand, own, step.failures)
         elif step.action == "wait" and last is not None:
             self._wait(session, job, last, step.until)

@@ -195,12 +195,11 @@ class GangAllocator:
         # A quota without the batch form sees each pod on its node before the next one.
         self._charged_by_node |= grant.alternatives is not None or grant.at_once == 1
         ranking = engine.ranking(signature) if engine.reads_amounts_only(signature) else None
-        is_nominated = self._is_idle_capacity_nominated()
-        if ranking is None or ranking.is_per_node or is_nominated:
-            if is_nominated:
-                self._shortages = None
-            elif not engine.fits_by_amounts(signature):
+        if ranking is None or ranking.is_per_node or self._is_idle_capacity_nominated():
+            if not engine.fits_by_amounts(signature):
                 self._unchecked.add(signature)
+            if self._shortages is not None and self._is_idle_capacity_nominated():
+                self._shortages = None
             return self._place_one(signature, task)
         known = None if ready or self._count else ranking.known_limit
         if known is not None and self._is_known_unschedulable(signature, known, run, grant.count):
