@@ -226,7 +226,8 @@ class SessionCloser:
         ):
             job.conditions, job.status_counts = conditions, status_counts
             if not job.implicit:
-                admitted = admitted and phase is PHASE_INQUEUE
+                # A gang with bindings has its pods, and its next phase replaces this one while they are written.
+                admitted = admitted and phase is PHASE_INQUEUE and not counts[TaskStatus.BINDING]
                 intents.append(
                     UpdatePodGroup(
                         job.namespace,

@@ -88,6 +88,13 @@ def test_conditions_oppose_each_other_and_keep_the_time_of_their_last_change() -
     assert [_conditions(update) for update in updates] == [_conditions(third)] * len(updates)
 
 
+def test_an_admission_is_written_before_bindings_only_while_the_gang_waits_for_pods() -> None:
+    h = _cluster(min_member=1, phase="Pending")
+    h.do("group present min=1 phase=Pending; pod present/p0 cpu=1")
+    found = {each.name: (each.phase, each.admitted) for each in _updates(h.step().intents)}
+    assert found == {"g": ("Inqueue", True), "present": ("Inqueue", False)}
+
+
 def test_memories_are_dropped_once_they_decide_nothing() -> None:
     h = _cluster(min_member=1)
     h.queue("broken", cards="no quota at all")
