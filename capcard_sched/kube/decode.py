@@ -225,10 +225,13 @@ def describe(error: msgspec.DecodeError) -> str:
     return f"{found['where']}{', a key' if found['key'] else ''}: {found['what']}"
 
 
-#: Number of objects per page.
+#: Number of objects of the first page of a list.
 PAGE = 500
-#: Bytes of the largest page: more than 500 objects of the largest size.
-_PAGE_BYTES = 2**30
+#: Later pages have up to this number of times as many objects, while these are small. The API server takes 10 CPU s
+#: for 140,000 pods in pages of 500, and 3 to 6.5 in pages of 2,000.
+_GROWTH: Final = 4
+#: Bytes up to which a page grows, and of the largest one: more than 2,000 objects of the largest size.
+_PAGE_TARGET, _PAGE_BYTES = 2**23, 2**32
 #: Lists that `ReadAhead` requests at a time.
 _AT_ONCE: Final = 3
 
@@ -236,7 +239,7 @@ _AT_ONCE: Final = 3
 class WatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of lists and watches; times in seconds."""
 
-    #: Objects per page of a list; 0: all at once.
+    #: Objects of the first page of a list; 0: all at once.
     page: int = PAGE
     #: Seconds without a byte after which a watch counts as dead; bookmarks arrive about every minute.
     silence: float = 90.0
@@ -262,30 +265,33 @@ async def pages(
 ) -> AsyncGenerator[ListPage[T]]:
     """Yield the pages of one list, all of the same version; `size` 0 lists everything at once.
 
+    `size`: objects of the first page. Those of the later ones follow from the bytes of the page before.
+
     The next page is requested before a page is yielded: the API server makes it while the caller takes that one in.
     Requests carry no `resourceVersion=0`: the API server would respond from a cache that may be stale.
     Raises ApiError (410 when the continue token expired; status 200 when the response is not a list) and Unreachable.
     """
 
-    def request(following: str) -> asyncio.Task[bytes]:
-        params = {"limit": str(size)} if size else {}
+    def request(following: str, count: int) -> asyncio.Task[bytes]:
+        params = {"limit": str(count)} if count else {}
         if field_selector:
             params["fieldSelector"] = field_selector
         if following:
             params["continue"] = following
         return asyncio.create_task(client.request("GET", path, params=params, timeout=timeout, limit=_PAGE_BYTES))
 
-    response = request("")
+    response = request("", size)
     try:
         while True:
             try:
-                page = decoder.page(await response)
+                page = decoder.page(body := await response)
             except msgspec.DecodeError as error:
                 raise ApiError(200, "Undecodable", f"the response is not a list: {error}") from error
             if not page.following:
                 yield page
                 return
-            response = request(page.following)
+            alike = _PAGE_TARGET * len(page.items) // len(body)
+            response = request(page.following, min(max(size, alike), _GROWTH * size))
             await asyncio.sleep(0)  # a caller that does not wait would hold the request back
             yield page
     finally:

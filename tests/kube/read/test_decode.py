@@ -25,7 +25,7 @@ from capcard_sched.kube.decode import (
     pages,
 )
 from capcard_sched.kube.informers import list_all
-from capcard_sched.kube.kinds import KINDS, WatchedKind
+from capcard_sched.kube.kinds import KINDS, WatchedKind, config_map_kinds
 from capcard_sched.model.objects import NodeObject, PodObject, QueueObject
 from tests.clock import until
 from tests.controlplane.cluster import Cluster
@@ -215,7 +215,24 @@ async def test_the_next_page_is_requested_before_a_page_is_taken_in(furnished: C
         first = await anext(found)
         await until(lambda: [one.status for one in proxy.exchanges] == [200, 200], "the second page")
         rest = [page async for page in found]
-    assert [len(page.items) for page in (first, *rest)] == [3, 3, 3]
+    assert [len(page.items) for page in (first, *rest)] == [3, 6], "small objects: a larger page"
+
+
+async def test_pages_of_large_objects_do_not_grow(cluster: Cluster) -> None:
+    large = [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": f"c{number:02}"},
+            "data": {"text": "x" * 900_000},
+        }
+        for number in range(25)
+    ]
+    await cluster.create_all(large)
+    (kind,) = config_map_kinds([(cluster.namespace, "")])
+    async with Client(load_connection(str(cluster.control_plane.kubeconfig))) as client:
+        found = [page async for page in pages(client, kind.path, KindDecoder(kind), size=10)]
+    assert [len(page.items) for page in found][:2] == [10, 10], "of small ones the second page has the other 15"
 
 
 async def test_lists_that_are_read_ahead_are_those_of_each_kind_and_fail_alone_unless_no_server_is_reachable(

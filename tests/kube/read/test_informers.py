@@ -238,7 +238,7 @@ async def test_a_line_that_is_no_event_is_reported_and_the_stream_resumed(furnis
 
 @pytest.mark.parametrize(
     ("status", "nth", "events", "statuses"),
-    [(429, 1, ["refused", "listed"], [429, 200, 200, 200]), (410, 2, ["expired", "listed"], [200, 410, 200])],
+    [(429, 1, ["refused", "listed"], [429, 200, 200]), (410, 2, ["expired", "listed"], [200, 410, 200])],
     ids=["a refusal delays the list by its Retry-After", "an expired continue token restarts it in one page at once"],
 )
 async def test_a_list_that_is_refused_begins_again(
