@@ -114,6 +114,51 @@ class LimitHistory:
         return {name: max(value.get(name, 0) for value in values) for name in set().union(*values)}
 
 
+class BoundPods:
+    """The pods on nodes, by uid, and those that a check of one node, queue or gang needs."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, BoundPod] = {}
+        self._of: defaultdict[tuple[str, ...], dict[str, BoundPod]] = defaultdict(dict)
+        #: uid to the gang that it counts for now, and whether it terminates.
+        self._gangs: dict[str, tuple[str, bool]] = {}
+        self.members: Counter[str] = Counter()
+        self.staying: Counter[str] = Counter()
+
+    def add(self, uid: str, pod: BoundPod) -> None:
+        self._pods[uid] = pod
+        for key in self._keys(pod):
+            self._of[key][uid] = pod
+
+    def drop(self, uid: str) -> None:
+        pod = self._pods.pop(uid, None)
+        for key in self._keys(pod) if pod is not None else ():
+            del self._of[key][uid]
+
+    def count(self, uid: str, pod: Manifest | None) -> set[str]:
+        """Counts a pod for its gang as it is now; the gangs whose counts may have changed."""
+        before = self._gangs.pop(uid, None)
+        if before is not None:
+            self.members[before[0]] -= 1
+            self.staying[before[0]] -= not before[1]
+        if pod is not None and uid in self._pods:
+            now = self._gangs[uid] = _group_of(pod), "deletionTimestamp" in pod["metadata"]
+            self.members[now[0]] += 1
+            self.staying[now[0]] += not now[1]
+        return {each[0] for each in (before, self._gangs.get(uid)) if each is not None}
+
+    def on_node(self, name: str) -> list[BoundPod]:
+        return [*self._of["node", name].values()]
+
+    def charged(self, queue: str, card: str) -> list[BoundPod]:
+        """Those with this card in a queue."""
+        return [*self._of["queue", queue, card].values()]
+
+    @staticmethod
+    def _keys(pod: BoundPod) -> tuple[tuple[str, ...], ...]:
+        return ("node", pod.node), ("queue", pod.queue, pod.card)
+
+
 class Oracle:
     """Apply all moments in order of their revision, then `finish`."""
 
@@ -125,7 +170,7 @@ class Oracle:
         self.violations: list[Violation] = []
         self.binds: list[BindSeen] = []
         self.evictions: list[EvictionSeen] = []
-        self._bound: dict[str, BoundPod] = {}
+        self._bound = BoundPods()
         self._pods: dict[str, Manifest] = {}
         self._uids: dict[str, str] = {}
         self._nodes: dict[str, Manifest] = {}
@@ -138,8 +183,8 @@ class Oracle:
         #: By uid of a PodGroup: the largest number of bound members, and its minimum.
         self._most: Counter[str] = Counter()
         self._half_gang = half_gang
-        #: By uid of a PodGroup: seconds since which it has bound members and never had its minimum.
-        self._half_since: dict[str, float] = {}
+        #: Name of a PodGroup to its uid, and seconds since which it has bound members and never had its minimum.
+        self._half_since: dict[str, tuple[str, float]] = {}
         self._evicted: set[str] = set()
         #: Seconds at which nodes, queues or the leader changed.
         self._changes: list[float] = []
@@ -159,27 +204,31 @@ class Oracle:
                 placed.append(change.item)
         for pod in placed:
             self._check_bind(pod, moment)
+        touched = {_name(change.item) for change in moment.changes if change.kind == "podgroups"}
+        for change in moment.changes:
+            if change.kind == "pods":
+                touched |= self._bound.count(change.item["metadata"]["uid"], change.after)
+        for name in touched & self._groups.keys():
+            uid = self._groups[name]["metadata"]["uid"]
+            self._most[uid] = max(self._most[uid], self._bound.members[name])
         if any(change.kind in {"pods", "podgroups"} for change in moment.changes):
-            bound = self._bound_by_group()
-            for name, group in self._groups.items():
-                uid = group["metadata"]["uid"]
-                self._most[uid] = max(self._most[uid], bound[name])
-            self._check_halves(moment)
+            self._check_halves(moment, touched)
 
-    def _check_halves(self, moment: Moment) -> None:
-        """Terminating pods do not count: their kubelet ends them."""
-        running = (self._pods[uid] for uid in self._bound if uid in self._pods)
-        bound = Counter(_group_of(pod) for pod in running if "deletionTimestamp" not in pod["metadata"])
+    def _check_halves(self, moment: Moment, touched: set[str]) -> None:
+        """Checks gangs that changed, or were partial. Terminating pods do not count: their kubelet ends them."""
         before, self._half_since = self._half_since, {}
-        for name, group in sorted(self._groups.items()):
+        for name in sorted((touched | before.keys()) & self._groups.keys()):
+            group = self._groups[name]
             uid, minimum = group["metadata"]["uid"], group["spec"].get("minMember", 1)
-            since = before.get(uid, moment.received_at)
+            known, since = before.get(name, ("", 0.0))
+            if known != uid:
+                since = moment.received_at
             if moment.received_at - since > self._half_gang:
                 text = f"gang {name} had bound members for {moment.received_at - since:.0f} s without its minimum"
                 self._violated(moment.revision, text)
                 since = math.inf  # once
-            if bound[name] and self._most[uid] < minimum:
-                self._half_since[uid] = since
+            if self._bound.staying[name] and self._most[uid] < minimum:
+                self._half_since[name] = uid, since
 
     def _node(self, change: Change, now: float) -> None:
         name = change.item["metadata"]["name"]
@@ -222,12 +271,12 @@ class Oracle:
             self._note_eviction(item, moment)
         if after is None:
             self._pods.pop(uid, None)
-            self._bound.pop(uid, None)
+            self._bound.drop(uid)
             return False
         self._pods[uid] = after
         self._uids[_name(after)] = uid
         if after.get("status", {}).get("phase") in _FINISHED:
-            self._bound.pop(uid, None)
+            self._bound.drop(uid)
             return False
         return bool(node and not was)
 
@@ -242,7 +291,7 @@ class Oracle:
         node = self._nodes.get(node_name)
         card = _card(node) if node is not None and request.get(_GPU) else ""
         cards = math.ceil(request.get(_GPU, 0) / 1000)
-        self._bound[uid] = BoundPod(_name(pod), node_name, queue, card, cards, request)
+        self._bound.add(uid, BoundPod(_name(pod), node_name, queue, card, cards, request))
         self._check_node(node_name, moment)
         if card:
             self._check_quota(queue, card, moment)
@@ -255,7 +304,7 @@ class Oracle:
         if limits is None:
             self._violated(moment.revision, f"bind to node {name}, which does not exist")
             return
-        here = [bound for bound in self._bound.values() if bound.node == name]
+        here = self._bound.on_node(name)
         used: Amounts = Counter({"pods": 1000 * len(here)})
         for bound in here:
             used.update(bound.request)
@@ -269,7 +318,7 @@ class Oracle:
 
     def _check_quota(self, queue: str, card: str, moment: Moment) -> None:
         quota = self._quotas.largest(queue, moment.received_at) or {}
-        charged = [bound for bound in self._bound.values() if (bound.queue, bound.card) == (queue, card)]
+        charged = self._bound.charged(queue, card)
         total = sum(bound.cards for bound in charged)
         if total > quota.get(card, 0):
             pods = ", ".join(sorted(bound.name for bound in charged))
@@ -288,14 +337,11 @@ class Oracle:
                 self.evictions.append(EvictionSeen(moment.revision, moment.received_at, _name(pod), preemptor, found))
                 return
 
-    def _bound_by_group(self) -> Counter[str]:
-        return Counter(_group_of(self._pods[uid]) for uid in self._bound if uid in self._pods)
-
     # --- end --------------------------------------------------------------------------------------------------------
 
     def incomplete(self) -> list[str]:
         """Gangs with bound members that never had their minimum."""
-        bound = self._bound_by_group()
+        bound = self._bound.members
         return [
             f"gang {name} has {bound[name]} bound members, at most {self._most[group['metadata']['uid']]} at a time, "
             f"of {group['spec'].get('minMember', 1)}"
