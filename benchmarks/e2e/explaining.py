@@ -238,7 +238,7 @@ async def explaining(
                         result.answers.append(Explained(scene, "cache", fix, *run))
             say("the lists")
             before = server.cpu_seconds()
-            async with Helper("benchmarks.e2e.explaining", _list_job(server.target)) as helper:
+            async with Helper("benchmarks.e2e.explaining", list_job(server.target)) as helper:
                 result.lists = await helper.answer(ListDone, _LIMIT)
             result.lists_server_seconds = server.cpu_seconds() - before
             for scene in SCENES:
@@ -325,7 +325,8 @@ def _size(file: Path) -> int:
     return file.stat().st_size
 
 
-def _list_job(target: Target) -> ListJob:
+def list_job(target: Target) -> ListJob:
+    """All kinds that a daemon reads, in its pages."""
     return ListJob(target, [kind.path for kind in KINDS], PAGE)
 
 

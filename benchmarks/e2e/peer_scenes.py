@@ -50,7 +50,9 @@ class SceneLoad(NamedTuple):
     mark: Mark = "bound"
     #: Gangs per second; 0: all at once.
     rate: float = 0.0
-    #: Time counts from the start of the scheduler, not from the first creation.
+    #: Everything exists before the scheduler starts, and time counts from its start.
+    from_start: bool = False
+    #: A scheduler ran before, and has written the statuses of what was there.
     is_restart: bool = False
     #: Pods that become Running before the scheduler starts: only these are victims.
     running: tuple[str, ...] = ()
@@ -224,7 +226,7 @@ def _restarted(factor: float) -> SceneLoad:
     places = iter([number % nodes for number in range(count)])
     before = [_queue("q", 8)]
     before += (doc for number in range(count // 8) for doc in _bound(_gang(f"r-{number:05d}", 8), places))
-    return SceneLoad(before, [_gang("last", 8, 1)], 8, is_restart=True)
+    return SceneLoad(before, [_gang("last", 8, 1)], 8, from_start=True, is_restart=True)
 
 
 def _claimed(factor: float) -> SceneLoad:

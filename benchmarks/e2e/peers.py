@@ -23,6 +23,7 @@ from rich.table import Table
 from benchmarks import measure
 from benchmarks.e2e import objects, peer_scenes
 from benchmarks.e2e.claim_writes import claim_of, delete_claims, raw_claim_rate
+from benchmarks.e2e.explaining import ListDone, list_job
 from benchmarks.e2e.helper import Helper
 from benchmarks.e2e.server import Server, cpu_seconds, peak_mib
 from benchmarks.e2e.throughput import raw_rate
@@ -74,6 +75,8 @@ class PeerRun(msgspec.Struct, frozen=True):
     server_cpu: float
     #: Bindings per second without scheduling, in the same run; 0: not measured.
     raw: float
+    #: After a restart: until a bare client has received all lists of the scheduler, without decoding; else 0.
+    listed: float
     load: float
 
 
@@ -109,7 +112,7 @@ def bench(
         scene = peer_scenes.SCENES[name]
         load = scene.load(scale)
         if backlog and not load.rate:
-            load = load._replace(is_restart=True)
+            load = load._replace(from_start=True)
         found += asyncio.run(_scene(scene, load, scale, connections, program, peers, console))
         if json is not None:
             json.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
@@ -176,7 +179,16 @@ async def _run(
     await server.merge_all((f"{_PODS}/{name}/status", runs) for name in load.running)
     gangs = [document for gang in load.gangs for document in (*([gang.group] if gang.group else []), *gang.pods)]
     if load.is_restart:
+        former = folder / "former"
+        former.mkdir()
+        async with _daemon(server, connections, program, former, writes_first=True):
+            pass
+    if load.from_start:
         await server.create(gangs)
+    listed = 0.0
+    if load.from_start and not raw:
+        async with Helper("benchmarks.e2e.explaining", list_job(server.target)) as helper:
+            listed = (await helper.answer(ListDone, _LIMIT)).seconds
     watch = WatchJob(server.target, objects.NAMESPACE, load.reached, load.mark)
     machine_load = os.getloadavg()[0]
     async with Helper("benchmarks.e2e.watcher", watch) as watcher:
@@ -186,7 +198,7 @@ async def _run(
         process = ours if scheduler == _OURS else _kube_scheduler(server)
         cpu, server_cpu = 0.0, server.cpu_seconds()
         async with process as pid:
-            if not load.is_restart:
+            if not load.from_start:
                 await asyncio.sleep(3)  # the first session, or cycle
                 began, cpu, server_cpu = time.monotonic(), cpu_seconds(pid), server.cpu_seconds()
                 await _create(server, load, gangs)
@@ -209,6 +221,7 @@ async def _run(
         peak,
         server_used,
         raw,
+        listed,
         machine_load,
     )
 
@@ -281,7 +294,7 @@ def _table(runs: list[PeerRun]) -> Table:
             f"{run.elapsed:.1f} s" + (f", decided {run.decided:.1f} s" if run.decided else ""),
             f"{run.after_creation:.1f} s",
             f"{run.rate:,.0f}",
-            f"{run.raw:,.0f}" if run.raw else "",
+            f"lists in {run.listed:.1f} s" if run.listed else f"{run.raw:,.0f}" if run.raw else "",
             ", ".join(f"{wait:.2f}" for wait in run.waits) + " s",
             f"{run.cpu:.1f} s",
             f"{run.server_cpu:.1f} s",
