@@ -44,7 +44,7 @@ class _Cluster:
 
     def __init__(self, case: Json, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys, self._file = capsys, str(folder / "cluster.yaml")
-        plan = {"cluster": _WORLD + _written(case["given"])}
+        plan: Json = {"cluster": _WORLD + _written(case["given"])}
         plan["operations"] = [_written(each).strip() for each in case.get("operations", ())]
         versions = {"ResourceSlice": "resource.k8s.io/v1", "DeviceClass": "resource.k8s.io/v1"}
         more = [{"apiVersion": versions[each["kind"]], **each} for each in case.get("objects", ())]
