@@ -322,12 +322,9 @@ class Allocator:
         if isinstance(capacities, str):
             return None
         try:
-            share = consumption(capacities, request.capacity)
+            return consumption(capacities, request.capacity)
         except CapacityError as error:
             raise AllocationError(f"request {request.name}, device {'/'.join(device.id)}: {error}") from None
-        if share is None or any(amount > capacities[name].value for name, amount in share.items()):
-            return None
-        return share
 
     def _take(self, index: int, request: RequestPlan, pool: DevicePool, device: PoolDevice) -> bool:
         """Takes a device for a request; False, without effect, if it is not available or refused."""

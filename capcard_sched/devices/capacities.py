@@ -81,9 +81,11 @@ def consumption(capacities: Capacities, requested: Mapping[str, Fraction]) -> di
         if amount < 0:
             raise CapacityError(f'capacity "{name}": capacity value is negative')
         found[name] = amount
-    if any(_violates(found[name], capacity.policy) for name, capacity in capacities.items()):
-        return None
-    return found
+    is_fit = all(
+        found[name] <= capacity.value and not _violates(found[name], capacity.policy)
+        for name, capacity in capacities.items()
+    )
+    return found if is_fit else None
 
 
 def _rounded(capacity: CapacityFacts, requested: Fraction | None, name: str) -> Fraction:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from capcard_sched.devices.device_card import NVIDIA_DRIVER, card_of
+from capcard_sched.devices.device_card import NVIDIA_DRIVER, card_of, charge_of
 from capcard_sched.devices.inventory import DeviceInventory
 from capcard_sched.devices.totals import fitting_devices, usable_slices
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
@@ -63,7 +63,7 @@ class ClaimedCards:
         """The cards of a bound pod: by extended resources, annotations of shares, or claims. Never raises.
 
         `node`: None for one that is not known. `uncounted` names claims with further cards: of another model, of a
-        device that is unknown or shared, of a claim that is not allocated yet, or whose first consumer is another pod.
+        device that is unknown, of a claim that is not allocated yet, or whose first consumer is another pod.
         Extended resources for which the pod has a claim are the devices of that claim, once they are known.
         """
         found, extended = held_cards(pod, node, card_labels), pod.status.extended_resource_claim_status
@@ -80,7 +80,10 @@ class ClaimedCards:
 
     def _claimed(self, pod: PodObject) -> HeldCards:
         found, is_complete = Counter[str](), True
+        extended = pod.status.extended_resource_claim_status
         for key in claim_keys(pod):
+            # Quotas count extended resources as whole cards, whatever part of a shared device serves them.
+            is_whole = extended is not None and key.endswith(f"/{extended.resource_claim_name}")
             status = self._claims.get(key)
             if status is None or status.allocation is None or not _is_first(pod, status):
                 is_complete = False
@@ -89,11 +92,10 @@ class ClaimedCards:
                 if result.driver != NVIDIA_DRIVER or result.admin_access:
                     continue
                 device = self._inventory.device((result.driver, result.pool, result.device))
-                card = card_of(device) if device is not None and not device.is_shared else ""
-                if card:
-                    found[card] += CARD
-                elif device is None or device.is_shared:
+                if device is None:
                     is_complete = False
+                elif card := card_of(device):
+                    found[card] += CARD if is_whole else charge_of(device, result)
         uncounted = "" if is_complete and len(found) < 2 else _CLAIMS
         if not found:
             return HeldCards("", 0, uncounted) if uncounted else NO_CARDS
@@ -116,7 +118,7 @@ class ClaimedCards:
         devices: dict[tuple[str, str], list[PoolDevice]] = {}
         for each in slices:
             for device in each.devices:
-                if (card := card_of(device)) and not device.is_shared:
+                if card := card_of(device):
                     devices.setdefault((each.node or device.spec.node_name or "", card), []).append(device)
         return {place: fitting_devices(found, counters, {}) * CARD for place, found in devices.items()}
 

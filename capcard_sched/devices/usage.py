@@ -42,7 +42,7 @@ class DeviceUsage:
 
     def _use_device(self, each: AllocatedDevice, sign: int) -> None:
         device = each.driver, each.pool, each.device
-        shares = _shares(each) if each.share_id else None
+        shares = shares_of(each)
         if shares is None:
             _count(self._dedicated, device, sign)
         else:
@@ -103,8 +103,10 @@ def _count(counts: dict[object, int] | dict[str, int] | dict[DeviceId, int], key
         counted.pop(key, None)
 
 
-def _shares(each: AllocatedDevice) -> dict[str, Fraction] | None:
-    """The share of a device by capacity; None, the whole device, for an invalid one."""
+def shares_of(each: AllocatedDevice) -> dict[str, Fraction] | None:
+    """The share of a device by capacity; None, the whole device, without one, and for an invalid one."""
+    if not each.share_id:
+        return None
     try:
         return {name: parse_quantity(amount) for name, amount in (each.consumed_capacity or {}).items()}
     except QuantityError:

@@ -213,7 +213,7 @@ async def _reserve(write: _Write, bind: Bind, wanted: ClaimAllocation) -> _Claim
         version, step = await _protect(write, claim), "allocate"
         stamp = format_timestamp(time.time())
         body["allocation"] = {**msgspec.to_builtins(wanted.allocation), "allocationTimestamp": stamp}
-    elif wanted.allocation is not None and _devices(status.allocation) != _devices(wanted.allocation):
+    elif wanted.allocation is not None and not _is_same(status.allocation, wanted.allocation):
         raise ClaimError(f"resourceclaim {name} is allocated to other devices")
     elif is_reserved:
         return claim
@@ -260,6 +260,10 @@ def _devices(allocation: Allocation) -> list[tuple[object, ...]]:
     return [(each.request, each.driver, each.pool, each.device, each.share_id) for each in results]
 
 
+def _is_same(allocation: Allocation, wanted: Allocation | None) -> bool:
+    return wanted is not None and _devices(allocation) == _devices(wanted)
+
+
 def _manager(token: str | None) -> dict[str, str] | None:
     """The field manager by which the fence recognizes a writer; None without a token, or for one that is too long."""
     manager = f"{FENCE}={token}"
@@ -274,7 +278,7 @@ async def release_claims(
 ) -> None:
     """Removes the pod from the claims that `reserve_claims` wrote; the last consumer takes our allocation with it.
 
-    A claim for its extended resources is deleted.
+    An allocation without a consumer goes, too. A claim for its extended resources is deleted.
 
     Gives up on an error: the reservation stays, and the pod is bound later where the claim is.
     """
@@ -304,10 +308,11 @@ async def _release(write: _Write, bind: Bind | ReleaseClaims, wanted: ClaimAlloc
             await write.delete(claim)
         return
     left = [each for each in consumers if each.uid != bind.uid]
-    if claim.metadata.uid != wanted.uid or len(left) == len(consumers):
+    allocation, version = claim.status.allocation, claim.metadata.resource_version
+    is_without = allocation is not None and not consumers and _is_same(allocation, wanted.allocation)
+    if claim.metadata.uid != wanted.uid or (len(left) == len(consumers) and not is_without):
         return
     status: dict[str, Any] = {"reservedFor": msgspec.to_builtins(left) or None}
-    allocation, version = claim.status.allocation, claim.metadata.resource_version
     if not left and clear and allocation is not None:
         status["allocation"] = allocation = None
     if allocation is not None and _is_opaque(allocation.devices):

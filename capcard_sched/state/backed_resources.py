@@ -138,7 +138,7 @@ class BackedResources:
         for resource in missing if devices else ():
             selectors = self._offered[resource][1]
             matching = [each for each in devices if selectors is _UNKNOWN or _may_match(selectors, each)]
-            cards = Counter(card_of(each) for each in matching if not each.is_shared)
+            cards = Counter(map(card_of, matching))
             del cards[""]
             if matching:
                 found[resource] = BackedResource(len(matching), tuple(sorted(cards.items())))

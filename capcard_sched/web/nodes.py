@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Final, Literal
 
 from capcard_sched.framework.explain.capacity import workload_name
+from capcard_sched.model.cards import CARD
 from capcard_sched.model.node_conditions import lost_word
 from capcard_sched.model.quantity import in_units
 from capcard_sched.web.card_sums import capacity_of, card_sums, nodes_of
@@ -36,6 +38,8 @@ _ROWS: Final = 100
 #: `NVIDIA-H800/mps-80g*1/2`: pods count shares, two of which are one card.
 _FRACTION: Final = re.compile(r".+\*1/(\d+)")
 _SLICE: Final = "/mig-"
+#: Of the card of devices that claims share.
+_SHARED: Final = "/shared"
 
 
 def node_list(cluster: Cluster, query: Mapping[str, str]) -> NodeList:
@@ -106,7 +110,7 @@ def _cards_of_nodes(
 class NodeBoxes:
     """The cards of each node as boxes.
 
-    The objects do not have which of several equal cards a pod uses: pods fill the boxes in order of their names.
+    Pods fill the boxes in order of their names: most objects do not have which of several equal cards a pod uses.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -134,7 +138,10 @@ class NodeBoxes:
 
     def row(self, name: str) -> tuple[NodeCardRow, ...]:
         """The cards of a node: those that pods request by number, then the shared ones, each sorted."""
-        whole = [self._counted(card, offer) for card, offer in sorted(self._whole.get(name, {}).items())]
+        whole = [
+            self._counted(card, offer) if offer.holders is None else self._claimed(card, offer)
+            for card, offer in sorted(self._whole.get(name, {}).items())
+        ]
         return (*whole, *(_shared(card, rows, self) for card, rows in sorted(self._shared.get(name, {}).items())))
 
     def _counted(self, card: str, offer: NodeCard) -> NodeCardRow:
@@ -159,6 +166,33 @@ class NodeBoxes:
             boxes=tuple(
                 CardBox(tenants=tuple(box), available=position * parts < total) for position, box in enumerate(boxes)
             ),
+        )
+
+    def _claimed(self, card: str, offer: NodeCard) -> NodeCardRow:
+        """Devices of ResourceSlices: those that claims have, then those that are free, then the others."""
+        boxes: list[list[Tenant]] = []
+        shared: list[list[Tenant]] = []
+        for task, amount in sorted(offer.tenants, key=lambda each: (each[0].namespace, each[0].name)):
+            whole, part = divmod(amount, CARD)
+            boxes += [[self.tenant(task, 1)] for _ in range(whole)]
+            if part:
+                fitting = [box for box in shared if sum(each.share for each in box) + part / CARD <= 1]
+                box = next(iter(fitting), [])
+                box.append(self.tenant(task, part / CARD))
+                if not fitting:
+                    shared.append(box)
+        boxes += shared
+        total, free = in_units(offer.resource, offer.total), in_units(offer.resource, offer.free)
+        filled = max(math.ceil(total), len(boxes))
+        idle = len(boxes) + math.floor(free)
+        boxes += [[] for _ in range(filled - len(boxes))]
+        return NodeCardRow(
+            card=card,
+            sharing="shared" if card.endswith(_SHARED) else "slice" if _SLICE in card else "whole",
+            total=total,
+            used=sum(amount for *_, amount in offer.holders or ()),
+            free=free,
+            boxes=tuple(CardBox(tenants=tuple(box), available=position < idle) for position, box in enumerate(boxes)),
         )
 
     def tenant(self, task: Task, share: float, text: str = "") -> Tenant:

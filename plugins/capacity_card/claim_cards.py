@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from capcard_sched.devices.claims import AllocationError, Claim
-from capcard_sched.devices.device_card import NVIDIA_DRIVER, card_of
+from capcard_sched.devices.device_card import NVIDIA_DRIVER, card_of, charge_of
 from capcard_sched.devices.extended_resources import extended_claim_name
 from capcard_sched.devices.inventory import DeviceInventory
 from capcard_sched.framework.toolkit.device_cards import (
@@ -24,7 +24,6 @@ from capcard_sched.framework.toolkit.device_cards import (
     may_match,
     plan_of,
 )
-from capcard_sched.model.cards import CARD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -66,7 +65,8 @@ class _CardRequest(NamedTuple):
 
     #: Each serves the request alone, preferred first.
     cards: tuple[str, ...]
-    devices: int
+    #: Thousandths.
+    amount: int
 
 
 class ClaimCards:
@@ -112,7 +112,7 @@ class ClaimCards:
         for offer in device_offers(self._session.snapshot.devices, self._session.snapshot.claims):
             node = self._session.nodes.by_name.get(offer.node)
             if node is None or offer.card not in nodes.plugin_cards_on(node):
-                found[offer.card] = found.get(offer.card, 0) + offer.total * CARD
+                found[offer.card] = found.get(offer.card, 0) + offer.total
         return found
 
     def offered(self, names: Iterable[str]) -> list[str]:
@@ -176,7 +176,7 @@ class ClaimCards:
         if not cards:
             listed = ", ".join(sorted({"|".join(each.cards) for each in requests}))
             return ClaimDemand(error=f"resourceClaims of cards <{listed}> together are not supported")
-        return ClaimDemand(cards, sum(each.devices for each in requests) * CARD)
+        return ClaimDemand(cards, sum(each.amount for each in requests))
 
     def nameless(self, namespace: str, claims: Iterable[PodClaim]) -> Iterator[str]:
         """One GPU that each of these claims may get and that is no card, for want of attributes."""
@@ -230,52 +230,52 @@ class ClaimCards:
         return allocated or found
 
     def _allocated(self, namespace: str, each: PodClaim) -> list[_CardRequest]:
-        """The cards that an allocated claim holds; [] for other claims, and while a device is unknown or shared."""
+        """The cards that an allocated claim holds; [] for other claims, and while a device is unknown."""
         claim, session = self._claims.get(f"{namespace}/{each.claim}"), self._session
         if claim is None or claim.allocation is None or session is None:
             return []
         found = Counter[str]()
         for result in claim.allocation.devices.results or ():
             device = session.snapshot.devices.device((result.driver, result.pool, result.device))
-            if device is None or device.is_shared:
+            if device is None:
                 return []
             if not result.admin_access:
-                found[card_of(device)] += 1
-        return [_CardRequest((card,), count) for card, count in found.items() if card]
+                found[card_of(device)] += charge_of(device, result)
+        return [_CardRequest((card,), amount) for card, amount in found.items() if card]
 
     def _requested(
         self, plan: ClaimPlan, alternatives: tuple[RequestPlan, ...], names: tuple[str, ...]
     ) -> _CardRequest | None:
         """What one request requests of cards; None for no cards. Alternatives without any device do not count."""
-        counts: set[int] = set()
+        amounts: set[int] = set()
         cards: list[str] = []
         for request in alternatives:
-            found = self._matching(request, names) if not request.admin_access else ()
-            if found:
-                counts.add(request.devices if any(found) else 0)
-                cards += [card for card in found if card]
-        if len(counts) > 1:
-            raise AllocationError(
-                f"claim {plan.key}, request {alternatives[0].parent}: firstAvailable with different counts of cards is "
-                "not supported with card quotas"
-            )
+            found = self._matching(request, names) if not request.admin_access else {}
+            cards += [card for card in found if card]
+            amounts |= {request.devices * charge for charges in found.values() for charge in charges}
+        if len(amounts) > 1:
+            kind = "firstAvailable with different counts of cards is"
+            if len(alternatives) == 1:
+                kind = f"different shares of <{', '.join(sorted(set(cards)))}> are"
+            where = f"claim {plan.key}, request {alternatives[0].parent}"
+            raise AllocationError(f"{where}: {kind} not supported with card quotas")
         if names:
             cards.sort(key=names.index)
-        return _CardRequest(tuple(dict.fromkeys(cards)), counts.pop()) if cards else None
+        return _CardRequest(tuple(dict.fromkeys(cards)), amounts.pop()) if cards else None
 
-    def _matching(self, request: RequestPlan, names: tuple[str, ...]) -> tuple[str, ...]:
-        """The cards of the devices of one alternative, in their order; "" for devices that are no card.
+    def _matching(self, request: RequestPlan, names: tuple[str, ...]) -> Mapping[str, set[int]]:
+        """The cards of the devices of one alternative, in their order, with the charges of one device.
 
-        `names` restricts the cards of NVIDIA's devices.
+        "" are devices that are no card, for 0. `names` restricts the cards of NVIDIA's devices.
         """
         cards = self._devices.matching(request)
         if names and any(cards):
-            accepted = {card: is_shared for card, is_shared in cards.items() if card in names}
+            accepted = {card: charges for card, charges in cards.items() if card in names}
             if not accepted:
                 raise AllocationError(f"no device of card <{'|'.join(names)}> matches request {request.name}")
-            cards = {**accepted, **({"": False} if self._devices.others_match(request) else {})}
+            cards = {**accepted, **({"": {0}} if self._devices.others_match(request) else {})}
         if not any(cards):
-            return tuple(cards)
+            return {card: {0} for card in cards}
         listed = ", ".join(sorted(filter(None, cards)))
         if "" in cards:
             raise AllocationError(
@@ -284,11 +284,7 @@ class ClaimCards:
             )
         if request.all_devices:
             raise AllocationError(f"request {request.name}: allocationMode All is not supported with card quotas")
-        if any(cards.values()):
-            raise AllocationError(
-                f"request {request.name}: allowMultipleAllocations of <{listed}> is not supported with card quotas"
-            )
-        return tuple(cards)
+        return cards
 
 
 def _keys(task: Task) -> list[str]:

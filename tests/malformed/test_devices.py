@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import yaml
 
-from capcard_sched.model.deltas import ObjectChanged, ObjectUnreadable
+from capcard_sched.model.deltas import ObjectChanged, ObjectGone, ObjectUnreadable
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.kinds import KIND_BY_NAME
 from capcard_sched.testing import Harness
@@ -128,6 +128,80 @@ def test_the_rest_of_the_cluster_is_scheduled(row: Row) -> None:
         assert "bad" in h.binds
     elif row.bad:
         assert row.bad in h.pod_message("bad")
+
+
+# --- malformed beside other objects ---------------------------------------------------------------------------------
+
+
+def _prepared(*, devices: int = 4) -> World:
+    world = World()
+    give(world.h, "DeviceClass", {"metadata": {"name": "good", "uid": "c"}, "spec": {}})
+    give(world.h, "ResourceSlice", {**_slice("good", devices), "metadata": {"name": "good", "uid": "s"}})
+    return world
+
+
+def _claim(name: str, status: Json | None = None, class_name: str = "good") -> Json:
+    requests = [{"name": "r", "exactly": {"deviceClassName": class_name}}]
+    found: Json = {"metadata": {"name": name, "namespace": "default", "uid": name}}
+    return {**found, "spec": {"devices": {"requests": requests}}, "status": status or {}}
+
+
+def test_slices_of_one_pool_with_two_counts_give_no_device() -> None:
+    world = _prepared()
+    for number, count in enumerate((2, 3)):
+        found = _slice("bad", 1)
+        found["spec"]["pool"]["resourceSliceCount"] = count
+        give(world.h, "ResourceSlice", {**found, "metadata": {"name": f"bad{number}", "uid": f"b{number}"}})
+    for name in ("ok", "other"):
+        give(world.h, "ResourceClaim", _claim(name))
+        claimed(world.h, name, name)
+    world.run()
+    assert world.errors == []
+    assert {"ok", "other"} <= world.h.binds.keys()
+    held = [world.h.core.snapshot().state.claims.allocation(f"default/{name}") for name in ("ok", "other")]
+    assert {each.pool for one in held if one is not None for each in one.devices.results or ()} == {"good"}
+
+
+def test_a_class_that_is_deleted_keeps_the_claims_that_have_devices() -> None:
+    """Their pods are bound where the devices are; claims without devices wait for the class."""
+    world = _prepared()
+    give(world.h, "DeviceClass", {"metadata": {"name": "bad", "uid": "b"}, "spec": {}})
+    result = {"request": "r", "driver": "good.example.com", "pool": "good", "device": "g0"}
+    here = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["plain"]}]}
+    allocation = {"devices": {"results": [result]}, "nodeSelector": {"nodeSelectorTerms": [here]}}
+    give(world.h, "ResourceClaim", _claim("has", {"allocation": allocation}, "bad"))
+    give(world.h, "ResourceClaim", _claim("waits", None, "bad"))
+    give(world.h, "ResourceClaim", _claim("ok"))
+    world.h.apply(ObjectGone("DeviceClass", "", "bad", "b"))
+    for name in ("has", "waits", "ok"):
+        claimed(world.h, name, name)
+    world.run()
+    assert world.errors == []
+    assert {"has", "ok"} <= world.h.binds.keys()
+    assert "request r: device class bad does not exist" in world.h.pod_message("waits")
+
+
+def test_a_template_of_another_namespace_is_none() -> None:
+    world = _prepared()
+    meta = {"name": "t", "namespace": "other", "uid": "t"}
+    give(world.h, "ResourceClaimTemplate", {"metadata": meta, "spec": {"spec": _claim("t")["spec"]}})
+    world.h.group("bad", queue="q", phase="Pending")
+    world.h.pod("bad", group="bad", resourceClaims=[{"name": "r", "resourceClaimTemplateName": "t"}])
+    give(world.h, "ResourceClaim", _claim("ok"))
+    claimed(world.h, "ok", "ok")
+    world.run()
+    assert world.errors == []
+    assert "ok" in world.h.binds
+    assert "ResourceClaim not created yet" in world.h.pod_message("bad")
+
+
+def test_ten_thousand_devices_in_one_pool() -> None:
+    world = _prepared(devices=10_000)
+    give(world.h, "ResourceClaim", _claim("ok"))
+    claimed(world.h, "ok", "ok")
+    world.run()
+    assert world.errors == []
+    assert "ok" in world.h.binds
 
 
 def test_there_are_sixty_rows() -> None:

@@ -39,6 +39,8 @@ class NodeCard(NamedTuple):
     free: int
     #: Of devices of ResourceSlices: (workload, queue, amount in cards).
     holders: tuple[tuple[str, str, float], ...] | None = None
+    #: Of devices of ResourceSlices: the first known pod of each claim, with thousandths.
+    tenants: tuple[tuple[Task, int], ...] = ()
 
 
 def workload_name(task: Task) -> str:
@@ -119,19 +121,23 @@ class CapacityReader:
         for each in device_offers(self._state.devices, self._state.claims):
             of_node = self._table.by_name.get(each.node)
             if of_node is not None and each.card not in self._state.plugin_cards_of(of_node):
-                held = tuple([holder for key, count in each.claims.items() for holder in self._holders(key, count)])
-                found = NodeCard(of_node, each.card, each.total * CARD, each.free * CARD, held)
+                held = tuple([self._holder(key, amount) for key, amount in each.claims.items()])
+                users = [(self._user(key), amount) for key, amount in each.claims.items()]
+                tenants = tuple([(task, amount) for task, amount in users if task is not None])
+                found = NodeCard(of_node, each.card, each.total, each.free, held, tenants)
                 self._cards.setdefault(each.card, []).append(found)
 
-    def _holders(self, key: str, count: int) -> Iterator[tuple[str, str, float]]:
-        """The workloads of a claim with some devices: its first pod; the claim itself without a known one."""
+    def _user(self, key: str) -> Task | None:
+        """The first known pod of a claim."""
         consumers = sorted(self._state.claims.consumers(key))
-        task = next((task for uid in consumers if (task := self._state.tasks.get(uid)) is not None), None)
-        if task is not None:
-            yield workload_name(task), task.job.queue if task.job is not None else "", float(count)
-        else:
-            namespace, _, name = key.partition("/")
-            yield f"{namespace}/resourceclaim/{name}", "", float(count)
+        return next((task for uid in consumers if (task := self._state.tasks.get(uid)) is not None), None)
+
+    def _holder(self, key: str, amount: int) -> tuple[str, str, float]:
+        """The workload of a claim with thousandths of cards: its first pod; the claim itself without a known one."""
+        if (task := self._user(key)) is not None:
+            return workload_name(task), task.job.queue if task.job is not None else "", amount / CARD
+        namespace, _, name = key.partition("/")
+        return f"{namespace}/resourceclaim/{name}", "", amount / CARD
 
     @cached_property
     def offered(self) -> frozenset[str]:

@@ -1,9 +1,10 @@
-"""Unused claims: ResourceClaims that are allocated and reserved, but for pods that wait unbound.
+"""Unused claims: ResourceClaims that are allocated, but reserved for pods that wait unbound, or for none.
 
-A scheduler that ends between the allocation and the binding leaves them, and so does a release that failed. The next
-sessions bind the pods where their devices are. Claims that are still unused after `UNUSED_SECONDS` are released, so
-that other pods get the devices; at once if another claim keeps one of the devices. Everything follows from objects: a
-restart only starts the time again.
+A scheduler that ends between the allocation and the binding leaves the former, and so does a release that failed. The
+latter have lost their finalizer, or were allocated by another writer: a pod that names one may not fit its node. The
+next sessions bind the pods where their devices are. Claims that are still unused after `UNUSED_SECONDS` are released,
+so that other pods get the devices; at once if another claim keeps one of the devices. Everything follows from objects:
+a restart only starts the time again.
 """
 
 from __future__ import annotations
@@ -89,6 +90,8 @@ def _waiting_pods(session: Session, claim: Claim) -> list[Task]:
     consumers = sorted(claim.consumers) if claim.allocation is not None else []
     if claim.extended and claim.owner is not None:
         consumers = [claim.owner.uid]
+    elif claim.allocation is not None and not consumers:
+        consumers = _naming(session, claim)[:1]
     found: list[Task] = []
     for uid in consumers:
         task = session.snapshot.tasks_by_uid.get(uid)
@@ -104,6 +107,18 @@ def _waiting_pods(session: Session, claim: Claim) -> list[Task]:
             return []
         found.append(task)
     return found
+
+
+def _naming(session: Session, claim: Claim) -> list[str]:
+    """The uids of our pending pods that name a claim, sorted. O(pods): claims without a consumer are rare."""
+    return sorted(
+        task.uid
+        for task in session.snapshot.tasks_by_uid.values()
+        if task.namespace == claim.namespace
+        and task.status is TaskStatus.PENDING
+        and task.ours
+        and any(each.claim == claim.name for each in task.cls.claims)
+    )
 
 
 def _released(session: Session, task: Task, claims: list[Claim]) -> ReleaseClaims:

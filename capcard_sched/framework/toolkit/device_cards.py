@@ -6,14 +6,16 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from capcard_sched.cel.values import EvaluationError
+from capcard_sched.devices.capacities import CapacityError, consumption
 from capcard_sched.devices.claims import AllocationError, Claim, content_of
-from capcard_sched.devices.device_card import NVIDIA_DRIVER, card_of
+from capcard_sched.devices.device_card import NVIDIA_DRIVER, card_of, charge_of, share_charge
 from capcard_sched.devices.totals import device_pools, fitting_devices, usable_slices
 from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
-from capcard_sched.model.cards import CardSyntaxError, parse_card_name
+from capcard_sched.model.cards import CARD, CardSyntaxError, parse_card_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping
+    from fractions import Fraction
 
     from capcard_sched.cel.program import Program
     from capcard_sched.devices.claims import ClaimPlan, RequestPlan
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from capcard_sched.devices.ledger import DeviceLedger
     from capcard_sched.devices.pool_changes import PoolId
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.device_objects import ResourceClaimTemplateSpec
+    from capcard_sched.model.device_objects import AllocatedDevice, ResourceClaimTemplateSpec
     from capcard_sched.model.job import Task
     from capcard_sched.model.pod_claims import PodClaim
     from capcard_sched.model.task_class import TaskClass
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 DeviceState: TypeAlias = Literal["used", "tainted", "blocked", "free"]
 #: Sets of selectors whose cards are kept: tenants write them.
 MOST_SELECTORS: Final = 4096
+#: The selectors of a request, and the capacities that it requests.
+_Wanted: TypeAlias = "tuple[tuple[Program, ...], tuple[tuple[str, Fraction], ...]]"
 #: Effects of taints that keep claims without a toleration away.
 _EXCLUDING: Final = frozenset({"NoSchedule", "NoExecute"})
 
@@ -96,9 +100,9 @@ class DeviceCards:
         self.all: list[tuple[str, PoolDevice]] = []
         #: The first device of each content, by the attributes that selectors read.
         self._different: tuple[frozenset[str] | None, list[tuple[str, PoolDevice]]] | None = None
-        #: Selectors to the cards of the devices that they match, and whether some of them are shared: claims of one
-        #: template have equal selectors.
-        self._matching: dict[tuple[Program, ...], dict[str, bool]] = {}
+        #: Selectors and capacities to the cards of the devices that serve them, and the charges of one device: claims
+        #: of one template have equal ones.
+        self._matching: dict[_Wanted, dict[str, set[int]]] = {}
         #: Devices that selectors were compared with since the start.
         self.compared = 0
 
@@ -112,17 +116,20 @@ class DeviceCards:
         self._different = None
         return True
 
-    def matching(self, request: RequestPlan) -> Mapping[str, bool]:
-        """The cards of the devices that pass the selectors of a request, and whether some of them are shared."""
-        key = tuple([selector.program for selector in request.selectors])
+    def matching(self, request: RequestPlan) -> Mapping[str, set[int]]:
+        """The cards of the devices that serve a request, with the thousandths that it is charged for one of them.
+
+        They differ for shares of devices of different capacity.
+        """
+        key = tuple([selector.program for selector in request.selectors]), tuple(sorted(request.capacity.items()))
         cards = self._matching.get(key)
         if cards is None:
             if len(self._matching) >= MOST_SELECTORS:
                 self._matching.clear()
             cards = self._matching[key] = {}
             for card, device in self._compare():
-                if may_match(request, device):
-                    cards[card] = cards.get(card, False) or device.is_shared
+                if may_match(request, device) and (charge := _charge(request, device)):
+                    cards.setdefault(card, set()).add(charge)
         return cards
 
     def others_match(self, request: RequestPlan) -> bool:
@@ -154,28 +161,40 @@ class DeviceCards:
         return self._different[1]
 
 
+def _charge(request: RequestPlan, device: PoolDevice) -> int:
+    """Thousandths of the card of a device that a request is charged for it; 0 for a device that is too small."""
+    capacities = device.content.capacities
+    try:
+        share = consumption(capacities, request.capacity) if not isinstance(capacities, str) else None
+    except CapacityError:  # of the pod, if the allocator tries the device
+        share = None
+    if share is None:
+        return 0
+    return share_charge(device, share) if device.is_shared else CARD
+
+
 class DeviceOffer(NamedTuple):
-    """The devices of one card on one node."""
+    """The devices of one card on one node, in thousandths."""
 
     #: "" for devices that several nodes reach.
     node: str
     card: str
-    #: Devices that the empty pools can give; partitions exclude each other.
+    #: What the empty pools can give; partitions exclude each other.
     total: int
-    #: Those without a taint that the pools can still give.
+    #: What the pools can still give, without devices with a taint.
     free: int
-    #: Key of each claim with devices of the card to their number.
+    #: Key of each claim with devices of the card to what it has of them.
     claims: dict[str, int]
 
 
 def device_offers(inventory: DeviceInventory, ledger: DeviceLedger) -> list[DeviceOffer]:
     """Every card of every node with devices, by node and card. O(devices and claims)."""
-    holders: dict[DeviceId, list[str]] = {}
+    holders: dict[DeviceId, list[tuple[str, AllocatedDevice]]] = {}
     for key in ledger.claims:
         allocation = ledger.allocation(key)
         for result in (allocation.devices.results or ()) if allocation is not None else ():
             if not result.admin_access:
-                holders.setdefault((result.driver, result.pool, result.device), []).append(key)
+                holders.setdefault((result.driver, result.pool, result.device), []).append((key, result))
     found: dict[tuple[str, str], DeviceOffer] = {}
     for pool, slices in device_pools(inventory):
         by_card: dict[tuple[str, str], list[PoolDevice]] = {}
@@ -186,18 +205,23 @@ def device_offers(inventory: DeviceInventory, ledger: DeviceLedger) -> list[Devi
         counters = {counter: amount for each in slices for counter, amount in each.counters.items()}
         used = ledger.used_counters(pool)
         for place, devices in by_card.items():
-            idle = [
-                device
-                for device in devices
-                if device.id not in holders and not any(taint.effect in _EXCLUDING for taint in device.taints)
-            ]
             before = found.get(place, DeviceOffer(*place, 0, 0, {}))
             for device in devices:
-                for key in holders.get(device.id, ()):
-                    before.claims[key] = before.claims.get(key, 0) + 1
-            total, free = fitting_devices(devices, counters, {}), fitting_devices(idle, counters, used)
+                for key, result in holders.get(device.id, ()):
+                    before.claims[key] = before.claims.get(key, 0) + charge_of(device, result)
+            usable = [each for each in devices if not any(taint.effect in _EXCLUDING for taint in each.taints)]
+            idle = [device for device in usable if device.id not in holders]
+            free = CARD * fitting_devices(idle, counters, used) + sum(_rest(device, ledger) for device in usable)
+            total = CARD * fitting_devices(devices, counters, {})
             found[place] = before._replace(total=before.total + total, free=before.free + free)
     return [found[place] for place in sorted(found)]
+
+
+def _rest(device: PoolDevice, ledger: DeviceLedger) -> int:
+    """Thousandths that others may still get of a device with shares in use."""
+    if not ledger.is_shared(device.id) or ledger.is_in_use(device.id):
+        return 0
+    return CARD - share_charge(device, ledger.consumed(device.id))
 
 
 class DeviceStateCounts:

@@ -10,7 +10,7 @@ from capcard_sched.cel.program import Program
 from capcard_sched.devices.claims import AllocationError, Claim, plan_claim
 from capcard_sched.devices.selectors import compile_selector
 from capcard_sched.framework.toolkit.device_cards import accepted_cards, device_offers
-from capcard_sched.model.cards import CARD, discover_cards
+from capcard_sched.model.cards import discover_cards
 from capcard_sched.model.device_objects import (
     DeviceClaim,
     DeviceClassObject,
@@ -76,7 +76,7 @@ def device_cards(objects: Sequence[Json]) -> dict[str, int]:
     return {
         card: amount
         for card, nodes in checks.totals().items()
-        if (amount := sum(CARD * count for node, count in nodes.items() if card not in plugin_nodes.get(node, ())))
+        if (amount := sum(held for node, held in nodes.items() if card not in plugin_nodes.get(node, ())))
     }
 
 
@@ -102,7 +102,7 @@ class _Checks:
         return decoded
 
     def totals(self) -> dict[str, dict[str, int]]:
-        """Card to node to devices."""
+        """Card to node to thousandths."""
         found: dict[str, dict[str, int]] = {}
         for offer in device_offers(self._table.inventory, self._table.ledger):
             found.setdefault(offer.card, {})[offer.node] = offer.total

@@ -185,9 +185,10 @@ def release_claim(store: Store, namespace: str, wanted: ClaimAllocation, uid: st
         store.patch(RESOURCE_CLAIM, namespace, name, {"metadata": {"finalizers": None}})
         store.delete(RESOURCE_CLAIM, namespace, name)
         return
-    consumers = status(found).get("reservedFor") or [] if found is not None else []
+    state = status(found) if found is not None else {}
+    consumers = state.get("reservedFor") or []
     left = [each for each in consumers if each.get("uid") != uid]
-    if len(left) < len(consumers):
+    if len(left) < len(consumers) or (not consumers and state.get("allocation") and wanted.allocation is not None):
         store.patch(RESOURCE_CLAIM, namespace, name, released(left))
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pytest_asyncio
 
 from capcard_sched.kube.claims import release_claims, reserve_claims
@@ -68,6 +69,25 @@ async def test_a_pod_that_was_bound_meanwhile_keeps_them(world: World) -> None:
     world.writer.submit(world.release)
     await world.retried()
     assert [each["name"] for each in (await world.status())["reservedFor"]] == ["p"]
+
+
+async def test_devices_without_a_consumer_are_given_back(world: World) -> None:
+    """The finalizer was removed, or the allocation is that of another writer."""
+    await world.cluster.patch("resourceclaims", "c", {"status": {"reservedFor": None}}, subresource="status")
+    assert (await world.status())["allocation"]
+    world.writer.submit(world.release)
+    await world.retried()
+    assert not (await world.status()).get("allocation")
+
+
+async def test_another_allocation_without_a_consumer_stays(world: World) -> None:
+    await world.cluster.patch("resourceclaims", "c", {"status": {"reservedFor": None}}, subresource="status")
+    (wanted,) = world.release.claims
+    other = AllocatedDevice(request="r", driver="gpu.example.com", pool="n1", device="g1")
+    changed = msgspec.structs.replace(wanted, allocation=Allocation(AllocatedDevices((other,))))
+    world.writer.submit(msgspec.structs.replace(world.release, claims=(changed,)))
+    await world.retried()
+    assert (await world.status())["allocation"]
 
 
 async def test_a_standby_releases_nothing(world: World) -> None:

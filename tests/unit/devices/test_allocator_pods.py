@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +42,30 @@ def test_every_vector_of_the_specification_has_a_row() -> None:
     assert [number for number in range(1, 61) if number not in found] == []
     for path, name in _ON_AN_API_SERVER.values():
         assert f"def {name}(" in (Path(__file__).parents[2] / path).read_text("utf-8")
+
+
+#: Rules with a row in allocations.yaml or pods.yaml.
+_IN_ROWS: Final = (
+    *(f"rule 3.{number}" for number in range(1, 9)),
+    *(f"rule 4 {step}" for step in ("match", "ExactCount", "All", "adminAccess", "firstAvailable", "matchAttribute",
+                                    "distinctAttribute", "counters", "shared", "dedicated", "not representable",
+                                    "limit", "result")),
+    "rule 9.2", "rule 13.1",
+)  # fmt: skip
+#: Number of the rules in rules.yaml, by the first part of their names.
+_ELSEWHERE: Final = {"2": 11, "6": 6, "6.": 7, "8": 4, "10": 4, "13": 2, "15": 11}
+
+
+def test_every_rule_of_the_specification_has_a_test() -> None:
+    allocations = yaml.safe_load((Path(__file__).parent / "allocations.yaml").read_text("utf-8"))
+    found = {case["number"] for case in (*allocations, *CASES)}
+    assert [rule for rule in _IN_ROWS if rule not in found] == []
+    rules = yaml.safe_load((Path(__file__).parent / "rules.yaml").read_text("utf-8"))
+    for rule, tests in rules.items():
+        for path, _, text in (each.partition(" ") for each in tests):
+            assert text.strip("'") in (Path(__file__).parents[2] / path).read_text("utf-8"), (rule, path, text)
+    counts = Counter(re.match(r"rule (\d+\.?)", rule)[1] for rule in rules)  # type: ignore[index]
+    assert counts == _ELSEWHERE
 
 
 def _state_of(pod: Any) -> str:

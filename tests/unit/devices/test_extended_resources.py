@@ -28,7 +28,11 @@ from capcard_sched.testing import Harness
 from tests.lines import executed_lines
 
 CASES: Final = yaml.safe_load((Path(__file__).parent / "extended.yaml").read_text("utf-8"))
-_CLASSES: Final = {"nvidia.com/gpu": "gpu", "example.com/nic": "nic"}
+_CLASSES: Final = {
+    "nvidia.com/gpu": "gpu",
+    "example.com/nic": "nic",
+    "deviceclass.resource.kubernetes.io/gpu": "gpu",
+}
 _GPU: Final = "nvidia.com/gpu"
 
 

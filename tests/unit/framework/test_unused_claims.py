@@ -20,10 +20,13 @@ _CONF: Final = conf_text(["enqueue, allocate", ["gang"], ["predicates"]])
 
 
 def _claim(name: str, *consumers: str, at: int = 0) -> ObjectChanged:
-    """A claim of one device; with uids of pods it has g0 of node n1 since second `at`, and is reserved for them."""
+    """A claim of one device; with uids of pods it has g0 of node n1 since second `at`, and is reserved for them.
+
+    "" is no pod: the claim has the device without one.
+    """
     here = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
     status: dict[str, Any] = {
-        "reservedFor": [{"resource": "pods", "name": uid, "uid": uid} for uid in consumers],
+        "reservedFor": [{"resource": "pods", "name": uid, "uid": uid} for uid in consumers if uid],
         "allocation": {
             "allocationTimestamp": f"2026-01-01T00:00:{at:02}Z",
             "devices": {"results": [{"request": "r", "driver": "d", "pool": "n1", "device": "g0"}]},
@@ -153,6 +156,47 @@ def test_a_release_that_the_former_leader_did_not_finish_is_repeated() -> None:
     world.h.apply(Takeover())
     world.after(UNUSED_SECONDS + 1)
     assert world.after(2 * UNUSED_SECONDS + 1)
+
+
+# --- without a consumer --------------------------------------------------------------------------------------------
+
+
+def test_a_claim_without_a_consumer_is_released_for_a_pod_that_does_not_fit_its_node() -> None:
+    world = _World()
+    world.h.apply(_claim("left", ""))
+    assert [world.after(seconds) for seconds in (0, UNUSED_SECONDS - 1)] == [[], []]
+    (released,) = world.after(UNUSED_SECONDS)
+    assert (released.name, [each.claim for each in released.claims]) == ("left", ["left"])
+    assert not world.h.binds
+    world.freed()
+    world.after(UNUSED_SECONDS + 2)
+    assert world.h.binds == {"waits": "n1"}
+
+
+def test_a_claim_without_a_consumer_serves_a_pod_that_fits_its_node() -> None:
+    world = _World(fits=True)
+    world.h.apply(_claim("left", ""))
+    world.after(0)
+    assert world.h.binds == {"left": "n1"}
+    assert world.after(UNUSED_SECONDS) == []
+
+
+def test_a_claim_that_no_pod_names_stays() -> None:
+    world = _World()
+    world.h.apply(_claim("left", ""))
+    world.h.delete_pod("left")
+    assert [world.after(seconds) for seconds in (0, UNUSED_SECONDS, 2 * UNUSED_SECONDS)] == [[], [], []]
+    assert not world.h.binds
+
+
+def test_a_claim_without_a_consumer_is_released_when_its_node_is_gone() -> None:
+    world = _World(fits=True)
+    world.h.apply(_claim("left", ""))
+    world.h.delete_node("n1")
+    world.h.node("n2", cpu="8")
+    assert world.after(0) == []
+    assert "resourceclaim not available on the node" in world.h.pod_message("left")
+    assert [each.name for each in world.after(UNUSED_SECONDS)] == ["left"]
 
 
 # --- one device for two claims --------------------------------------------------------------------------------------

@@ -21,11 +21,14 @@ from tests.scenarios.notation import manifests
 
 CARD = "NVIDIA-H200"
 OTHER = "NVIDIA-L40S"
+SHARED = f"{CARD}/shared"
 CLUSTER = f"""
 node n1 cpu=64 memory=256Gi
 slice n1 2*{CARD}+2*{OTHER}
 node n2 2*{CARD} cpu=64 memory=256Gi
 slice n2 2*{CARD}
+node n3 cpu=64 memory=256Gi
+slice n3 1*{CARD} allowMultipleAllocations=true capacity={{memory: {{value: 80Gi}}, cores: {{value: "100"}}}}
 queue default
 """
 #: Seconds after `EPOCH`.
@@ -43,6 +46,25 @@ CASES: dict[str, Any] = {
         "results": ["n1/g0", "n1/g1", "n1/g2"],
         "used": {CARD: 200},
         "notes": 1,
+    },
+    "a share, of the capacity of which it has most": {
+        "on": "n3",
+        "results": ["n3/g0"],
+        "share": {"memory": "20Gi", "cores": "10"},
+        "used": {SHARED: 25},
+    },
+    "a share that is no amount: the device": {
+        "on": "n3",
+        "results": ["n3/g0"],
+        "share": {"memory": "lots"},
+        "used": {SHARED: 100},
+    },
+    "an extended resource by a share: a whole card": {
+        "extended": 1,
+        "on": "n3",
+        "results": ["n3/g0"],
+        "share": {"memory": "20Gi"},
+        "used": {SHARED: 100},
     },
     "an extended resource": {"extended": 1, "results": ["n1/g0"], "used": {CARD: 100}},
     "two of an extended resource": {"extended": 2, "results": ["n1/g0", "n1/g1"], "used": {CARD: 200}},
@@ -87,7 +109,8 @@ CASES: dict[str, Any] = {
 def claim(case: dict[str, Any]) -> Delta:
     results = [
         {"request": "r", "driver": case.get("driver", "gpu.nvidia.com"), "pool": pool, "device": device,
-         "adminAccess": case.get("admin", False)}
+         "adminAccess": case.get("admin", False),
+         **({"shareID": "s", "consumedCapacity": case["share"]} if "share" in case else {})}
         for pool, device in (result.split("/") for result in case["results"])
     ]  # fmt: skip
     consumers = [{"resource": "pods", "name": "p", "uid": uid} for uid in (case.get("first", "p"), "p")]
@@ -161,4 +184,4 @@ def test_the_devices_of_a_claim_are_charged_once(case: dict[str, Any]) -> None:
 
 def test_a_device_of_a_slice_and_of_a_device_plugin_is_one_card_of_the_capacity() -> None:
     capacity = {row.card: row.capacity / 1_000_000 / ENDED for row in recorded({"results": []}).cards}
-    assert capacity == {CARD: 4, OTHER: 2}
+    assert capacity == {CARD: 4, OTHER: 2, SHARED: 1}
