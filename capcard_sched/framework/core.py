@@ -392,6 +392,7 @@ class Core:
                 session.results.record_failure(plugin, hook, error, f"action {action.name}")
                 self._state.changes.everything = True
             self._time(session, "action", action.name, "", began)
+        session.namespace_work.end()
 
     def _confirm(self) -> list[Intent]:
         """`Scheduled` events of pods whose binding the watch confirmed."""

@@ -48,7 +48,7 @@ class HalfGangs:
         session.deadline.begin_action()
         with session.assumptions.complete_gangs():
             for _, job in sorted(keyed, key=lambda item: item[0]):
-                if not session.deadline.allows_attempt(job.queue):
+                if not (session.deadline.allows_attempt(job.queue) and session.namespace_work.allows_attempt(job)):
                     continue
                 try:
                     self._complete_one(session, actions, job)
