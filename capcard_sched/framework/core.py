@@ -232,6 +232,10 @@ class Core:
         """Let sessions make no texts for objects from now on; `searches`: as of `CarryOver.keep_silent`."""
         self._memory.keep_silent(searches=searches)
 
+    def forget_gone(self) -> None:
+        """Drop what is kept of objects that are gone, where no sessions run."""
+        self._state.forget_gone()
+
     def lists_applied(self) -> None:
         """Fix the accounts of bound pods from now on: the initial lists are complete."""
         self._state.fix_accounts()
