@@ -386,7 +386,7 @@ class Core:
     def _run_actions(self, session: Session, actions: Sequence[Action]) -> None:
         for action in actions:
             if self._target and self._is_served():
-                return
+                break
             began = self._read_timer()
             session.deadline.begin_action()
             try:
@@ -395,6 +395,7 @@ class Core:
                 plugin, hook = (error.plugin, error.hook) if isinstance(error, HookFailed) else ("", action.name)
                 session.results.record_failure(plugin, hook, error, f"action {action.name}")
                 self._state.changes.everything = True
+            session.namespace_work.end_attempt()
             self._time(session, "action", action.name, "", began)
         session.namespace_work.end()
 

@@ -54,6 +54,7 @@ class HalfGangs:
                     self._complete_one(session, actions, job)
                 except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                     session.results.record_hook_error(job, error)
+                session.namespace_work.end_attempt()
 
     @staticmethod
     def _complete_one(session: Session, actions: Sequence[Action], job: Job) -> None:

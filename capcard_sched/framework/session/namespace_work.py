@@ -59,7 +59,7 @@ class NamespaceWork:
         """Whether a job may be tried now; if so, its attempt begins."""
         if not self.is_enabled:
             return True
-        self._end_attempt()
+        self.end_attempt()
         has_claims = self._has_claims and any(task.cls.claims for task in job.pending.values())
         if has_claims and (
             self._searches[job.namespace] >= MOST_SEARCHES or self._selectors.is_exhausted(job.namespace)
@@ -90,7 +90,7 @@ class NamespaceWork:
 
     def end(self) -> None:
         """The actions ended."""
-        self._end_attempt()
+        self.end_attempt()
         self._is_open = False
 
     def compare(self, namespace: str, count: int) -> None:
@@ -107,7 +107,8 @@ class NamespaceWork:
             return reasons.GROUP_COMPARISONS
         return reasons.CLAIM_SELECTORS if self._selectors.is_exhausted(job.namespace) else reasons.CLAIM_SEARCHES
 
-    def _end_attempt(self) -> None:
+    def end_attempt(self) -> None:
+        """The running attempt ended."""
         job, self._job = self._job, None
         if job is not None and job.pending:
             self._searches[job.namespace] += self._failed() - self._before + _ATTEMPT
