@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from capcard_sched.cel import regex
 from capcard_sched.cel.network_library import NETWORK_FUNCTIONS, NETWORK_METHODS
-from capcard_sched.cel.text_library import TEXT_METHODS, formatted, quote
+from capcard_sched.cel.text_library import TEXT_METHODS, formatted, parses, quote
 from capcard_sched.cel.values import (
     ABSENT,
     MAPS,
@@ -279,18 +279,18 @@ FUNCTIONS: Final[dict[str, list[Overload]]] = {
     "bytes": [(((str, bytes),), lambda _, value: value.encode() if type(value) is str else value)],
     "type": [((_ANY,), lambda _, value: TypeName(type_name(value)))],
     "dyn": [((_ANY,), lambda _, value: value)],
-    "duration": [((str,), _duration)],
-    "timestamp": [((str,), _timestamp)],
+    "duration": [((str,), parses(_duration))],
+    "timestamp": [((str,), parses(_timestamp))],
     "matches": [((str, str), _matches)],
-    "quantity": [((str,), lambda _, text: to_quantity(text))],
-    "isQuantity": [((str,), lambda _, text: _is_valid(lambda: to_quantity(text)))],
+    "quantity": [((str,), parses(lambda _, text: to_quantity(text)))],
+    "isQuantity": [((str,), parses(lambda _, text: _is_valid(lambda: to_quantity(text))))],
     "semver": [
-        ((str,), lambda _, text: parse_semver(text)),
-        ((str, bool), lambda _, text, normalize: parse_semver(text, normalize=normalize)),
+        ((str,), parses(lambda _, text: parse_semver(text))),
+        ((str, bool), parses(lambda _, text, normalize: parse_semver(text, normalize=normalize))),
     ],
     "isSemver": [
-        ((str,), lambda _, text: _is_valid(lambda: parse_semver(text))),
-        ((str, bool), lambda _, text, normalize: _is_valid(lambda: parse_semver(text, normalize=normalize))),
+        ((str,), parses(lambda _, text: _is_valid(lambda: parse_semver(text)))),
+        ((str, bool), parses(lambda _, text, normalize: _is_valid(lambda: parse_semver(text, normalize=normalize)))),
     ],
     "optional.of": [((_ANY,), lambda _, value: Maybe(value))],
     "optional.none": [((), lambda _: ABSENT)],

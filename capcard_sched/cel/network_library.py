@@ -7,6 +7,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from capcard_sched.cel.text_library import parses
 from capcard_sched.cel.values import Address, EvaluationError, Link, Network
 from capcard_sched.model.quoting import quoted
 
@@ -48,13 +49,13 @@ def _cidr(_: Charge, text: str) -> Network:
     return found
 
 
-def _contains_ip(_: Charge, network: Network, value: Any) -> bool:
-    address = _ip(_, value).value if type(value) is str else value.value
+def _contains_ip(charge: Charge, network: Network, value: Any) -> bool:
+    address = parses(_ip)(charge, value).value if type(value) is str else value.value
     return address in network.value
 
 
-def _contains_cidr(_: Charge, network: Network, value: Any) -> bool:
-    other = _cidr(_, value) if type(value) is str else value
+def _contains_cidr(charge: Charge, network: Network, value: Any) -> bool:
+    other = parses(_cidr)(charge, value) if type(value) is str else value
     same = network.value.version == other.value.version
     return same and network.value.prefixlen <= other.value.prefixlen and other.value.network_address in network.value
 
@@ -88,13 +89,13 @@ def _query(_: Charge, link: Link) -> dict[str, list[str]]:
 
 
 NETWORK_FUNCTIONS: Final[dict[str, list[tuple[tuple[Any, ...], Callable[..., Any]]]]] = {
-    "ip": [((str,), _ip)],
-    "isIP": [((str,), lambda _, text: _address(text) is not None)],
-    "cidr": [((str,), _cidr)],
-    "isCIDR": [((str,), lambda _, text: _network(text) is not None)],
-    "url": [((str,), _url)],
-    "isURL": [((str,), lambda _, text: _link(text) is not None)],
-    "ip.isCanonical": [((str,), lambda _, text: str(_ip(_, text).value) == text)],
+    "ip": [((str,), parses(_ip))],
+    "isIP": [((str,), parses(lambda _, text: _address(text) is not None))],
+    "cidr": [((str,), parses(_cidr))],
+    "isCIDR": [((str,), parses(lambda _, text: _network(text) is not None))],
+    "url": [((str,), parses(_url))],
+    "isURL": [((str,), parses(lambda _, text: _link(text) is not None))],
+    "ip.isCanonical": [((str,), parses(lambda _, text: str(_ip(_, text).value) == text))],
 }
 NETWORK_METHODS: Final[dict[str, list[tuple[tuple[Any, ...], Callable[..., Any]]]]] = {
     "family": [((_IP,), lambda _, value: value.value.version)],
@@ -135,5 +136,5 @@ NETWORK_METHODS: Final[dict[str, list[tuple[tuple[Any, ...], Callable[..., Any]]
     "getHostname": [((_URL,), lambda _, value: value.value.hostname or "")],
     "getPort": [((_URL,), lambda _, value: "" if value.value.port is None else str(value.value.port))],
     "getEscapedPath": [((_URL,), lambda _, value: value.value.path)],
-    "getQuery": [((_URL,), _query)],
+    "getQuery": [((_URL,), parses(_query))],
 }

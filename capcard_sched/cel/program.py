@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from capcard_sched.cel import regex
-from capcard_sched.cel.frame import Frame
+from capcard_sched.cel.frame import MAX_STEPS, Frame
 from capcard_sched.cel.library import FUNCTIONS, METHODS, call
 from capcard_sched.cel.macros import COMPREHENSIONS, comprehension
 from capcard_sched.cel.operators import BINARY, check_binary
@@ -65,19 +65,29 @@ class Program:
         self._code, static = compiler.compile(parse(text))
         if static not in (None, BOOL):
             raise CompileError("must evaluate to bool")
+        self._nodes = compiler.nodes
         self._free = [None] * (compiler.most - len(variables))
 
     def evaluate(self, *values: Any) -> bool:
         """The result for the values of the variables. Raises EvaluationError, and no other exception."""
-        try:
-            result = self._code(Frame([*values, *self._free]))
-        except EvaluationError:
-            raise
-        except (RecursionError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-            raise EvaluationError(f"{type(error).__name__}: {error}") from None
-        if type(result) is not bool:
-            raise EvaluationError(f"the result is of type {type_name(result)}, not bool")
+        result, _ = self.measured(*values)
+        if isinstance(result, EvaluationError):
+            raise result
         return result
+
+    def measured(self, *values: Any) -> tuple[bool | EvaluationError, int]:
+        """The result or the error, and an upper bound on the steps that it took: each node counts, evaluated or not."""
+        frame = Frame([*values, *self._free])
+        result: Any
+        try:
+            result = self._code(frame)
+            if type(result) is not bool:
+                result = EvaluationError(f"the result is of type {type_name(result)}, not bool")
+        except EvaluationError as error:
+            result = error.with_traceback(None)
+        except (RecursionError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+            result = EvaluationError(f"{type(error).__name__}: {error}")
+        return result, self._nodes + min(MAX_STEPS, MAX_STEPS - frame.steps)
 
 
 class Compiler:

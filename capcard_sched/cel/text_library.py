@@ -17,6 +17,9 @@ from capcard_sched.cel.values import (
 
 #: Characters per step of functions that read or make strings.
 _PER_STEP: Final = 10
+#: Steps of a function that parses a text, and characters per further step.
+_PARSING: Final = 10
+_PARSED_PER_STEP: Final = 2
 _UPPER: Final = str.maketrans("abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _LOWER: Final = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")
 _QUOTED: Final = str.maketrans(
@@ -38,6 +41,17 @@ Charge = Callable[[int], None]
 def sized(charge: Charge, length: int) -> None:
     """Charges the reading or making of a string of this length."""
     charge(1 + length // _PER_STEP)
+
+
+def parses(implementation: Callable[..., Any]) -> Callable[..., Any]:
+    """An implementation that parses its first argument, a text or a URL: it charges that."""
+
+    def call(charge: Charge, value: Any, *arguments: Any) -> Any:
+        length = len(value) if type(value) is str else len(value.value.query)
+        charge(_PARSING + length // _PARSED_PER_STEP)
+        return implementation(charge, value, *arguments)
+
+    return call
 
 
 def quote(charge: Charge, text: str) -> str:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from capcard_sched.devices.inventory import CounterId, DeviceId, DeviceInventory, DevicePool, PoolDevice
     from capcard_sched.devices.pool_changes import PoolId
     from capcard_sched.devices.searches import Result
+    from capcard_sched.devices.selector_work import SelectorMeter
     from capcard_sched.devices.usage import DeviceUsage
 
 #: Trials of devices for one pod on one node.
@@ -73,13 +74,17 @@ class Allocator:
         labels: Mapping[str, str],
         *,
         constraints: Sequence[Constraint] = (),
+        meter: SelectorMeter | None = None,
     ) -> None:
-        """`constraints`: apply to the devices of all claims, besides those of the claims."""
+        """`constraints`: apply to the devices of all claims, besides those of the claims.
+
+        `meter`: counts evaluations. Searches raise what it raises.
+        """
         self._inventory = inventory
         self._usage = usage
         self._node = node
         self._pools = inventory.pools(node, labels)
-        self._more = constraints
+        self._more, self._meter = constraints, meter
         #: Trials of devices so far.
         self.trials = 0
 
@@ -307,7 +312,7 @@ class Allocator:
         """Whether a device passes all selectors. Raises AllocationError if one of them fails."""
         for selector in request.selectors:
             try:
-                if not device.content.matches(selector.program):
+                if not device.content.matches(selector.program, self._meter):
                     return False
             except EvaluationError as error:
                 source = selector.source(self._plans[index].key)

@@ -107,10 +107,15 @@ class ClaimedCards:
 
         Node "": devices that several nodes reach. Partitions exclude each other: it counts what an empty pool can give.
         """
-        pools = {*self._inventory.changes.since(self._read)}
-        self._read = self._inventory.changes.serial
-        for pool in sorted(pools):
+        pools = sorted(self._inventory.changes.since(self._read))
+        self.forget_changes()
+        for pool in pools:
             yield pool, self._provided(pool)
+
+    def forget_changes(self) -> None:
+        """The pools that changed so far are not read."""
+        self._read = self._inventory.changes.serial
+        self._inventory.changes.forget()
 
     def _provided(self, pool: PoolId) -> Mapping[tuple[str, str], int]:
         slices = usable_slices(self._inventory, pool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -20,7 +21,7 @@ from capcard_sched.model.ownership import Owner, controller_of_meta
 from capcard_sched.model.quantity import QuantityError, parse_quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from fractions import Fraction
 
     from capcard_sched.devices.searches import Result
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
+#: Bytes of the size of a spec, at the end of its content.
+_SIZE: Final = 8
 
 
 class AllocationError(Exception):
@@ -61,7 +64,7 @@ class Claim(msgspec.Struct, frozen=True):
     #: Uids of the pods that it is reserved for.
     consumers: frozenset[str]
     resource_version: str = ""
-    #: Of the spec, equal for equal ones; b"" while it is unknown.
+    #: Of the spec, as of `content_of`; b"" while it is unknown.
     content: bytes = b""
     #: Whether it has the devices for the extended resources of its owner.
     extended: bool = False
@@ -91,8 +94,16 @@ def claim_facts(obj: ResourceClaimObject) -> Claim:
 
 
 def content_of(spec: DeviceClaim) -> bytes:
-    """The content of a spec: claims of equal content have equal plans."""
-    return _encode(spec)
+    """The digest of a spec, and its bytes: claims of equal content have equal plans.
+
+    Caches keep contents of claims that are gone: a spec may have a megabyte.
+    """
+    text = _encode(spec)
+    return hashlib.blake2b(text, digest_size=24).digest() + len(text).to_bytes(_SIZE, "big")
+
+
+def _size_of(content: bytes) -> int:
+    return int.from_bytes(content[-_SIZE:], "big")
 
 
 class SharedSpecs:
@@ -107,9 +118,9 @@ class SharedSpecs:
         """The claim with the spec of an earlier one; `claims` are all that may refer to shared specs."""
         if len(self._specs) > 2 * len(claims) + _SPARE or self._bytes > 2 * self._bytes_in_use + _SPARE_BYTES:
             self._specs = {each.content: (each.content, each.spec) for each in claims.values()}
-            self._bytes = self._bytes_in_use = sum(map(len, self._specs))
+            self._bytes = self._bytes_in_use = sum(map(_size_of, self._specs))
         if claim.content not in self._specs:
-            self._bytes += len(claim.content)
+            self._bytes += _size_of(claim.content)
         content, spec = self._specs.setdefault(claim.content, (claim.content, claim.spec))
         return claim if spec is claim.spec else msgspec.structs.replace(claim, content=content, spec=spec)
 
@@ -185,15 +196,19 @@ class ClaimPlans:
         self._plans.clear()
         self._bytes = 0
 
-    def of(self, claim: Claim) -> ClaimPlan:
-        """The plan of a claim, as `plan_claim`. Those that fail are not kept."""
+    def of(self, claim: Claim, compiles: Callable[[int], None] = lambda _: None) -> ClaimPlan:
+        """The plan of a claim, as `plan_claim`. Those that fail are not kept.
+
+        `compiles` is called with the number of characters before they are compiled. Raises what it raises.
+        """
         content = claim.content or content_of(claim.spec)
         found = self._plans.get(content)
         if found is None:
+            compiles(sum(_expression_lengths(claim)))
             if len(self._plans) >= _MOST_PLANS or self._bytes > _MOST_PLAN_BYTES:
                 self._drop()
             found = self._plans[content] = plan_claim(claim, self._classes)
-            self._bytes += len(content)
+            self._bytes += _size_of(content)
             self._note_reads(found)
         return ClaimPlan(claim.key, claim.uid, found.requests, found.constraints, found.spec)
 

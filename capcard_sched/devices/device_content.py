@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from capcard_sched.cel.program import Program
+    from capcard_sched.devices.selector_work import SelectorMeter
     from capcard_sched.model.device_objects import SliceDevice
 
 
@@ -53,20 +54,21 @@ class DeviceContent:
             self._part = names, _encode((driver, self.value["allowMultipleAllocations"], self._capacity, kept))
         return self._part[1]
 
-    def matches(self, program: Program) -> bool:
-        """The result of a selector; evaluated once. Raises EvaluationError."""
+    def matches(self, program: Program, meter: SelectorMeter | None = None) -> bool:
+        """The result of a selector; evaluated once. Raises EvaluationError, and what the meter raises."""
         found = self._results.get(program)
         if found is None:
             if isinstance(self.value, EvaluationError):
                 found = self.value
             else:
-                try:
-                    found = program.evaluate(self.value)
-                except EvaluationError as error:
-                    found = error
+                if meter is not None:
+                    meter.admit()
+                found, steps = program.measured(self.value)
+                if meter is not None:
+                    meter.evaluated(steps)
             if len(self._results) >= _MOST_RESULTS:
                 self._results.clear()
             self._results[program] = found
         if isinstance(found, EvaluationError):
-            raise found
+            raise found.with_traceback(None)  # each raise would keep its frames
         return found

@@ -13,6 +13,7 @@ import msgspec
 from capcard_sched.devices.claims import ClaimPlans
 from capcard_sched.devices.device_content import DeviceContent
 from capcard_sched.devices.pool_changes import PoolChanges, PoolId
+from capcard_sched.devices.selector_work import SelectorWork
 from capcard_sched.devices.selectors import qualified
 from capcard_sched.model.quantity import QuantityError, parse_quantity
 from capcard_sched.model.selectors import matches_node_selector, node_selector_problem
@@ -140,7 +141,7 @@ class DeviceInventory:
     def __init__(self) -> None:
         self.slices: dict[str, DeviceSlice] = {}
         self.classes: dict[str, DeviceClassObject] = {}
-        self.plans = ClaimPlans(self.classes)
+        self.plans, self.work = ClaimPlans(self.classes), SelectorWork()
         self._rules: dict[str, DeviceTaintRuleSpec] = {}
         self._by_node: dict[str, dict[str, DeviceSlice]] = {}
         #: Slices for several nodes.

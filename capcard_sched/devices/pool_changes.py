@@ -26,6 +26,10 @@ class PoolChanges:
             self._last.pop(pool, None)
             self._last[pool] = self.serial
 
+    def forget(self) -> None:
+        """No reader is behind: pools that are gone leave nothing."""
+        self._last.clear()
+
     def since(self, serial: int) -> Iterator[PoolId]:
         """The pools that changed since `serial` had this value. O(such pools)."""
         for pool, at in reversed(self._last.items()):

@@ -232,6 +232,10 @@ class Core:
         """Let sessions make no texts for objects from now on; `searches`: as of `CarryOver.keep_silent`."""
         self._memory.keep_silent(searches=searches)
 
+    def forget_gone(self) -> None:
+        """Drop what is kept of objects that are gone, where no sessions run."""
+        self._state.forget_gone()
+
     def lists_applied(self) -> None:
         """Fix the accounts of bound pods from now on: the initial lists are complete."""
         self._state.fix_accounts()
@@ -382,7 +386,7 @@ class Core:
     def _run_actions(self, session: Session, actions: Sequence[Action]) -> None:
         for action in actions:
             if self._target and self._is_served():
-                return
+                break
             began = self._read_timer()
             session.deadline.begin_action()
             try:
@@ -391,7 +395,9 @@ class Core:
                 plugin, hook = (error.plugin, error.hook) if isinstance(error, HookFailed) else ("", action.name)
                 session.results.record_failure(plugin, hook, error, f"action {action.name}")
                 self._state.changes.everything = True
+            session.namespace_work.end_attempt()
             self._time(session, "action", action.name, "", began)
+        session.namespace_work.end()
 
     def _confirm(self) -> list[Intent]:
         """`Scheduled` events of pods whose binding the watch confirmed."""

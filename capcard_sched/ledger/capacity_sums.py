@@ -47,6 +47,8 @@ class CapacitySums:
             if name in nodes:
                 pools[pool] = Counter({card: amount for (node, card), amount in provided.items() if node == name})
             self._add(name, 1)
+            if not pools:
+                del self._devices[name]
         if nodes:
             self._pools[pool] = nodes
 
@@ -64,8 +66,13 @@ class CapacitySums:
 
     def changed(self, now: int) -> Iterator[CapacityRow]:
         """A row for each card whose sums differ from its last row."""
+        gone: list[str] = []
         for card, (total, unavailable) in self._sums.items():
             before = self._recorded.get(card)
             if before is None or (before.total, before.unavailable) != (total, unavailable):
                 row = self._recorded[card] = CapacityRow(card, now, total, unavailable)
                 yield row
+            if not total:
+                gone.append(card)
+        for card in gone:
+            del self._sums[card], self._recorded[card]

@@ -96,6 +96,7 @@ class CardSecondsCounter:
                 self._see(delta)
                 if claim := self._claimed.apply(delta):
                     self._see_claim(claim)
+            self._claimed.forget_changes()
             self._last = self._now
 
     def lists_applied(self) -> None:
@@ -118,13 +119,13 @@ class CardSecondsCounter:
     def read(self) -> list[tuple[CardSecondsLabels, float]]:
         """Card-seconds up to now, of each series of an existing queue or of one with cards; none on a standby."""
         with self._lock:
-            if not self._leading:
-                return []
-            self._advance(None)
             for series in [
                 one for one, sums in self._series.items() if not sums.held and one.queue not in self._queues
             ]:
                 del self._series[series]
+            if not self._leading:
+                return []
+            self._advance(None)
             for integral in self._series.values():
                 self._settle(integral)
                 integral.reported = max(integral.reported, integral.amount)
@@ -154,8 +155,15 @@ class CardSecondsCounter:
                 self._groups[meta.namespace or "default", meta.name] = group.spec.queue or "", service_of(meta)
             case ObjectGone("PodGroup", namespace, name):
                 self._groups.pop((namespace, name), None)
+            case _:
+                self._see_queue(delta)
+
+    def _see_queue(self, delta: Delta) -> None:
+        match delta:
             case ObjectChanged(NamespaceObject() as namespace):
                 self._namespace_queues[namespace.metadata.name] = namespace.default_queue
+            case ObjectGone("Namespace", _, name):
+                self._namespace_queues.pop(name, None)
             case ObjectChanged(QueueObject() as queue):
                 self._queues.add(queue.metadata.name)
             case ObjectChanged(NamespaceQueueObject(local)):
@@ -181,6 +189,7 @@ class CardSecondsCounter:
         conditions = {one.type: one for one in pod.status.conditions or ()}
         if known is None:
             held = self._claimed.held(pod, self._nodes.get(node), self.card_labels)
+            self._forget_unclear(key)
             if held.uncounted:
                 self._unclear[key] = pod
                 for claim in claim_keys(pod):
@@ -195,15 +204,14 @@ class CardSecondsCounter:
         if known.thousandths and pod.status.phase in FINISHED:
             ended = finished_at(conditions, self._last, self._now)
             self._change(known.labels, -known.thousandths, max(known.began, self._now if ended is None else ended))
-            self._unclear.pop(key, None)
+            self._forget_unclear(key)
             self._pods[key] = known._replace(thousandths=0)
 
     def _see_claim(self, claim: str) -> None:
         """Count the pods of a claim anew, from their bindings on."""
-        for key in self._awaited.pop(claim, ()):
-            pod = self._unclear.pop(key, None)
-            if pod is None:
-                continue
+        for key in sorted(self._awaited.get(claim, ())):
+            pod = self._unclear[key]
+            self._forget_unclear(key)
             known = self._pods.pop(key, None)
             if known is not None:
                 self._change(known.labels, -known.thousandths, known.began)
@@ -224,10 +232,19 @@ class CardSecondsCounter:
             return
         charge = self._pods.get(key)
         if (unclear := self._unclear.get(key)) is not None and uid in ("", unclear.metadata.uid):
-            del self._unclear[key]
+            self._forget_unclear(key)
         if charge is not None and uid in ("", charge.uid):
             del self._pods[key]
             self._change(charge.labels, -charge.thousandths, self._now)
+
+    def _forget_unclear(self, key: tuple[str, str]) -> None:
+        """The charge of a pod waits for no allocation any more."""
+        pod = self._unclear.pop(key, None)
+        for claim in claim_keys(pod) if pod is not None else ():
+            pods = self._awaited.get(claim, set())
+            pods.discard(key)
+            if not pods:
+                self._awaited.pop(claim, None)
 
     def _change(self, labels: CardSecondsLabels, thousandths: int, at: int) -> None:
         """Pods of a series hold more or less since `at` (Unix milliseconds)."""

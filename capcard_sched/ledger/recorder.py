@@ -88,8 +88,10 @@ class LedgerRecorder:
         self._claimed = ClaimedCards()
         #: Claim to the pods by uid with a charge that is complete only with its allocation.
         self._unclear: dict[str, dict[str, PodObject]] = {}
+        #: By uid of such a pod: its claims.
+        self._awaited: dict[str, list[str]] = {}
         self._quotas = adopted.quotas
-        #: Names of the queues of this source.
+        #: Names of the queues of the first step.
         self._queues: set[str] = set()
         self._namespace_queues: dict[str, str] = {}
         self._groups: dict[str, PodGroupObject] = {}
@@ -167,6 +169,8 @@ class LedgerRecorder:
                 self._capacity.set_node(name, None)
             case ObjectChanged(NamespaceObject() as namespace):
                 self._namespace_queues[namespace.metadata.name] = namespace.default_queue
+            case ObjectGone("Namespace", _, name):
+                self._namespace_queues.pop(name, None)
             case ObjectChanged(QueueObject() as queue):
                 self._see_queue(queue, now)
             case ObjectChanged(NamespaceQueueObject() as local):
@@ -183,7 +187,8 @@ class LedgerRecorder:
 
     def _see_queue(self, queue: QueueObject, now: int) -> None:
         name = queue.metadata.name
-        self._queues.add(name)
+        if self._first:
+            self._queues.add(name)
         text = (queue.metadata.annotations or {}).get(CARD_QUOTA)
         try:
             quotas: Mapping[str, int] = parse_card_quota(text)
@@ -198,6 +203,8 @@ class LedgerRecorder:
             if before is None or (before.thousandths, before.parent) != (row.thousandths, row.parent):
                 self._quotas[queue, card] = row
                 self._rows.append(row)
+            if row.thousandths is None:
+                del self._quotas[queue, card]
 
     def _see_group(self, group: PodGroupObject, now: int) -> None:
         meta = group.metadata
@@ -361,8 +368,10 @@ class LedgerRecorder:
             return
         if charge is None or charge.uncounted:
             held = self._claimed.held(pod, self._capacity.nodes.get(node), self._card_labels)
+            self._forget_unclear(meta.uid)
             if held.uncounted:
-                for key in claim_keys(pod):
+                self._awaited[meta.uid] = claim_keys(pod)
+                for key in self._awaited[meta.uid]:
                     self._unclear.setdefault(key, {})[meta.uid] = pod
             if tracker is not None:
                 tracker.row.card = tracker.row.card or held.card
@@ -382,6 +391,14 @@ class LedgerRecorder:
             self._rows.append(charge)
         self._charges[meta.uid] = charge
 
+    def _forget_unclear(self, uid: str) -> None:
+        """The charge of a pod waits for no allocation any more."""
+        for key in self._awaited.pop(uid, ()):
+            pods = self._unclear.get(key, {})
+            pods.pop(uid, None)
+            if not pods:
+                self._unclear.pop(key, None)
+
     def _complete(self, charge: ChargeRow, held: HeldCards) -> None:
         """Count the devices of claims whose allocation came after the binding."""
         if not held.uncounted or held.thousandths > charge.thousandths:
@@ -398,6 +415,7 @@ class LedgerRecorder:
 
     def _end(self, uid: str, at: int, outcome: str, version: str, *, gap: bool) -> None:
         """End the charge of a pod, and its part in its job."""
+        self._forget_unclear(uid)
         charge = self._charges.pop(uid, None)
         if charge is not None:
             charge.ended, charge.end_reason = max(at, charge.began), outcome
@@ -436,3 +454,4 @@ class LedgerRecorder:
         self._adopted.charges, self._adopted.ended_jobs, self._adopted.ended_pods = {}, {}, set()
         for queue in {queue for queue, _ in self._quotas} - self._queues:
             self._set_quotas(queue, {}, "", now)
+        self._queues.clear()

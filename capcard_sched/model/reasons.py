@@ -129,6 +129,11 @@ CLAIM_SEARCHES = Reason(
     "SessionDeadline",
     "not tried in this session: the namespace reached the bound of searches that find no devices for ResourceClaims",
 )
+CLAIM_SELECTORS = Reason(
+    "SessionDeadline",
+    "not tried to the end in this session: the namespace reached the bound of steps for the selectors of "
+    "ResourceClaims",
+)
 GROUP_COMPARISONS = Reason(
     "SessionDeadline",
     "not tried in this session: the namespace reached the bound of comparisons of PodGroups by spec.topologyAffinity",

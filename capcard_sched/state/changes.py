@@ -58,6 +58,12 @@ class Changes:
             or self.hyper_nodes
         )
 
+    @property
+    def size(self) -> int:
+        """The number of names."""
+        named = (getattr(self, name) for name in self.__slots__)
+        return sum(len(each) for each in named if not isinstance(each, bool))
+
     def drain(self) -> Changes:
         """Return the collected changes and reset this instance."""
         drained = Changes(*[getattr(self, name) for name in self.__slots__])

@@ -266,6 +266,22 @@ class ClusterState:
             self._note_partial(key, job)
         return changed
 
+    def forget_gone(self) -> None:
+        """Drop names and classes of objects that are gone, once they are many, where no sessions run.
+
+        The next session considers everything.
+
+        O(objects) after as many changes.
+        """
+        most = 2 * len(self.tasks) + _SPARE
+        if self.changes.size > most or len(self.classes) > most or self._has_large_classes:
+            self.open_session()
+            self.changes.everything = True
+
+    @property
+    def _has_large_classes(self) -> bool:
+        return self.classes.bytes > 2 * self.classes.bytes_in_use + _SPARE_BYTES
+
     def back_resources(self) -> None:
         """Update the extended resources that nodes offer by devices."""
         self._backed.refresh(self.changes.nodes, self.changes.jobs, supported=self.supports_claims)
@@ -281,7 +297,7 @@ class ClusterState:
 
     def _forget_classes(self) -> None:
         """Drop the classes of pods that are gone, once they are many or large."""
-        is_large = self.classes.bytes > 2 * self.classes.bytes_in_use + _SPARE_BYTES
+        is_large = self._has_large_classes
         if is_large or len(self.classes) > 2 * len(self.tasks) + _SPARE:
             self.classes.prune({task.cls for task in self.tasks.values()})
         if is_large:

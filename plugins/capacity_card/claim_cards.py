@@ -16,6 +16,7 @@ from capcard_sched.devices.claims import AllocationError, Claim
 from capcard_sched.devices.device_card import NVIDIA_DRIVER, card_of, charge_of
 from capcard_sched.devices.extended_resources import extended_claim_name
 from capcard_sched.devices.inventory import DeviceInventory
+from capcard_sched.devices.selector_work import MOST_STEPS, EvaluationsPostponedError
 from capcard_sched.framework.toolkit.device_cards import (
     DeviceCards,
     accepted_cards,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from capcard_sched.devices.claims import ClaimPlan, RequestPlan
+    from capcard_sched.devices.selector_work import SelectorMeter
     from capcard_sched.framework.api.node_view import Mask
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.device_objects import ResourceClaimTemplateSpec
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 _MOST_CONTENTS: Final = 4096
 #: Devices that the selectors of the claims of one namespace are compared with in one session: about one CPU second.
 MOST_COMPARED: Final = 50_000
+_UNKNOWN_CARDS: Final = "the cards of claim {name} are not known yet: the selectors of namespace {namespace} {compared}"
 
 
 class _PostponedError(AllocationError):
@@ -203,21 +206,21 @@ class ClaimCards:
             return allocated
         found = self._requests.get((claim.content, names))
         if found is None:
-            plan = plan_of(claim, self._inventory)
-            if plan is None:
-                return []
+            name = each.claim or each.template
             if claim.allocation is None and self._compared_for[namespace] >= MOST_COMPARED:
-                raise _PostponedError(
-                    f"the cards of claim {each.claim or each.template} are not known yet: the selectors of namespace "
-                    f"{namespace} were compared with {MOST_COMPARED} devices in this session"
-                )
+                compared = f"were compared with {MOST_COMPARED} devices in this session"
+                raise _PostponedError(_UNKNOWN_CARDS.format(name=name, namespace=namespace, compared=compared))
             before = self._devices.compared
-            found = [
-                request
-                for alternatives in plan.requests
-                if (request := self._requested(plan, alternatives, names)) is not None
-            ]
-            self._compared_for[namespace] += self._devices.compared - before
+            try:
+                found = self._cards_of(claim, names)
+            except EvaluationsPostponedError:
+                compared = f"took {MOST_STEPS} steps in this session"
+                text = _UNKNOWN_CARDS.format(name=name, namespace=namespace, compared=compared)
+                raise _PostponedError(text) from None
+            finally:
+                self._compared_for[namespace] += self._devices.compared - before
+            if found is None:
+                return []
             if len(self._requests) >= _MOST_CONTENTS:
                 self._requests.clear()
             self._requests[claim.content, names] = found
@@ -228,6 +231,17 @@ class ClaimCards:
                 "use resourceClaimTemplateName"
             )
         return allocated or found
+
+    def _cards_of(self, claim: Claim, names: tuple[str, ...]) -> list[_CardRequest] | None:
+        """The requests of a claim for cards; None without a plan. Raises EvaluationsPostponedError."""
+        meter = None
+        if self._session is not None and claim.allocation is None:
+            meter = self._session.namespace_work.meter(claim.namespace, claim.content)
+        plan = plan_of(claim, self._inventory, meter)
+        if plan is None:
+            return None
+        requested = [self._requested(plan, alternatives, names, meter) for alternatives in plan.requests]
+        return [request for request in requested if request is not None]
 
     def _allocated(self, namespace: str, each: PodClaim) -> list[_CardRequest]:
         """The cards that an allocated claim holds; [] for other claims, and while a device is unknown."""
@@ -244,13 +258,17 @@ class ClaimCards:
         return [_CardRequest((card,), amount) for card, amount in found.items() if card]
 
     def _requested(
-        self, plan: ClaimPlan, alternatives: tuple[RequestPlan, ...], names: tuple[str, ...]
+        self,
+        plan: ClaimPlan,
+        alternatives: tuple[RequestPlan, ...],
+        names: tuple[str, ...],
+        meter: SelectorMeter | None,
     ) -> _CardRequest | None:
         """What one request requests of cards; None for no cards. Alternatives without any device do not count."""
         amounts: set[int] = set()
         cards: list[str] = []
         for request in alternatives:
-            found = self._matching(request, names) if not request.admin_access else {}
+            found = self._matching(request, names, meter) if not request.admin_access else {}
             cards += [card for card in found if card]
             amounts |= {request.devices * charge for charges in found.values() for charge in charges}
         if len(amounts) > 1:
@@ -263,17 +281,19 @@ class ClaimCards:
             cards.sort(key=names.index)
         return _CardRequest(tuple(dict.fromkeys(cards)), amounts.pop()) if cards else None
 
-    def _matching(self, request: RequestPlan, names: tuple[str, ...]) -> Mapping[str, set[int]]:
+    def _matching(
+        self, request: RequestPlan, names: tuple[str, ...], meter: SelectorMeter | None
+    ) -> Mapping[str, set[int]]:
         """The cards of the devices of one alternative, in their order, with the charges of one device.
 
         "" are devices that are no card, for 0. `names` restricts the cards of NVIDIA's devices.
         """
-        cards = self._devices.matching(request)
+        cards = self._devices.matching(request, meter)
         if names and any(cards):
             accepted = {card: charges for card, charges in cards.items() if card in names}
             if not accepted:
                 raise AllocationError(f"no device of card <{'|'.join(names)}> matches request {request.name}")
-            cards = {**accepted, **({"": {0}} if self._devices.others_match(request) else {})}
+            cards = {**accepted, **({"": {0}} if self._devices.others_match(request, meter) else {})}
         if not any(cards):
             return {card: {0} for card in cards}
         listed = ", ".join(sorted(filter(None, cards)))

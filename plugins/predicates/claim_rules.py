@@ -16,6 +16,7 @@ import numpy as np
 from capcard_sched.devices.allocator import CANNOT_ALLOCATE, Allocator, NodeError
 from capcard_sched.devices.claims import AllocationError, alternative_score
 from capcard_sched.devices.device_card import card_of
+from capcard_sched.devices.selector_work import EvaluationsPostponedError
 from capcard_sched.framework.eviction.nominations import is_late
 from capcard_sched.framework.session.doubled_devices import keeper
 from capcard_sched.framework.toolkit.device_cards import accepted_cards, is_accepted, usable_cards
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from capcard_sched.devices.claims import Claim, ClaimPlan, RequestPlan
     from capcard_sched.devices.extended_resources import ExtendedRequests
     from capcard_sched.devices.inventory import PoolDevice
+    from capcard_sched.devices.selector_work import SelectorMeter
     from capcard_sched.devices.usage import DeviceUsage
     from capcard_sched.framework.api.node_view import FilterResult, NodeView, Rows
     from capcard_sched.framework.api.place_limits import PlaceLimit
@@ -206,7 +208,8 @@ class ClaimRules:
                 allocated.append(allocation.node_selector)
                 held.append(key)
             elif key not in waiting:
-                plan = self._plan(claim)
+                meter = self._session.namespace_work.meter(task.namespace, claim.content, in_attempts=True)
+                plan = self._plan(claim, meter)
                 if isinstance(plan, str):
                     return PodClaims(error=plan)
                 waiting.append(key)
@@ -240,13 +243,13 @@ class ClaimRules:
             return f'resourceclaim "{name}": ResourceClaim {kept.claim.key} has device {"/".join(kept.device)}, too'
         return ""
 
-    def _plan(self, claim: Claim) -> ClaimPlan | str:
-        """The plan of a claim, or why there is none."""
+    def _plan(self, claim: Claim, meter: SelectorMeter | None = None) -> ClaimPlan | str:
+        """The plan of a claim, or why there is none. Raises EvaluationsPostponedError."""
         known = self._refused.get(claim.key) if self._refused else None
         if known is not None and known.claim is claim and known.version == self._inventory.version:
             return known.text
         try:
-            return self._inventory.plans.of(claim)
+            return self._inventory.plans.of(claim) if meter is None else self._inventory.plans.of(claim, meter.compiles)
         except AllocationError as error:
             self._ledger.searches.refused(error.result)
             self._refused[claim.key] = _Refused(claim, self._inventory.version, str(error))
@@ -290,11 +293,19 @@ class ClaimRules:
     def place_limits(self, tasks: Sequence[Task]) -> Iterator[PlaceLimit]:
         """Of equal pods whose claims have equal content and no devices yet: the devices that nodes have."""
         job = tasks[0].job
-        if job is not None and tasks[0].cls.claims and (found := self._unserved(tasks)) is not None:
-            yield from self._empty.place_limits(self._session, job, found)
+        if job is None or not tasks[0].cls.claims:
+            return
+        try:
+            if (found := self._unserved(tasks)) is not None:
+                yield from self._empty.place_limits(self._session, job, found)
+        except EvaluationsPostponedError:
+            self._session.carry_over.node_places.postponed.add(job.key)
 
     def _unserved(self, tasks: Sequence[Task]) -> UnservedClaims | None:
-        """The claims of equal pods; None if they differ, do not exist yet, have devices or have no plan."""
+        """The claims of equal pods; None if they differ, do not exist yet, have devices or have no plan.
+
+        Raises EvaluationsPostponedError.
+        """
         found: list[list[Claim]] = []
         for task in tasks:
             claims = [self._ledger.claims.get(key) for key in _keys(task)]
@@ -304,7 +315,8 @@ class ClaimRules:
                 return None
             found.append([claim for claim in claims if claim is not None])
         contents = {tuple([claim.content for claim in claims]) for claims in found}
-        plans = [self._plan(claim) for claim in found[0]]
+        work = self._session.namespace_work
+        plans = [self._plan(claim, work.meter(claim.namespace, claim.content)) for claim in found[0]]
         usable = [plan for plan in plans if not isinstance(plan, str)]
         if len(contents) > 1 or len(usable) < len(plans):
             return None
@@ -336,10 +348,12 @@ class ClaimRules:
             return UNLIMITED  # pods that share a claim share its devices
         pools = self._inventory.pools(node.name, node.labels)
         free = [device for pool in pools for device in pool.devices if not usage.is_in_use(device.id)]
-        return most_by_devices(free, self._planned(claims), claims.cards or ())
+        return most_by_devices(free, self._planned(claims), claims.cards or (), self._meter(claims))
 
     def _may_fail(self, claims: PodClaims, node: Node) -> bool:
-        return Allocator(self._inventory, self._ledger, node.name, node.labels).may_fail(self._planned(claims))
+        meter = self._meter(claims)
+        allocator = Allocator(self._inventory, self._ledger, node.name, node.labels, meter=meter)
+        return allocator.may_fail(self._planned(claims))
 
     def preferences(self, claims: PodClaims, candidates: NodeView) -> Rows:
         """By node, 8 less the index of the alternative of each request that has some; 0 on unfit nodes: intp [k]."""
@@ -365,12 +379,24 @@ class ClaimRules:
         return claims._replace(extended=extended, contents=contents)
 
     def _device_search(self, claims: PodClaims, *, future: bool) -> DeviceSearch:
-        usage = self._ledger.future if future else self._ledger
-        return DeviceSearch(claims.contents, self._inventory, usage, partial(self._verdict, claims, usage=usage))
+        usage, meter = self._ledger.future if future else self._ledger, self._meter(claims)
+        verdict = partial(self._verdict, claims, usage=usage, meter=meter)
+        return DeviceSearch(claims.contents, self._inventory, usage, verdict)
 
-    def _verdict(self, claims: PodClaims, node: Node, *, usage: DeviceUsage) -> Verdict:
-        """Why claims get no devices on a node, or the preference of those that they get."""
-        found = self._search(claims, node, usage)
+    def _meter(self, claims: PodClaims) -> SelectorMeter | None:
+        """Of the selectors that a tenant wrote: those of classes are none."""
+        if not claims.open:
+            return None
+        namespace = claims.open[0].partition("/")[0]
+        contents = [each for each in claims.contents if isinstance(each, bytes)]
+        return self._session.namespace_work.meter(namespace, *contents, in_attempts=True)
+
+    def _verdict(self, claims: PodClaims, node: Node, *, usage: DeviceUsage, meter: SelectorMeter | None) -> Verdict:
+        """Why claims get no devices on a node, or the preference of those that they get.
+
+        Raises EvaluationsPostponedError.
+        """
+        found = self._search(claims, node, usage, meter=meter)
         if not isinstance(found, list):
             return found
         specs = [self._ledger.claims[key].spec for key in (claims.open if claims.has_alternatives else ())]
@@ -399,10 +425,11 @@ class ClaimRules:
         usage: DeviceUsage,
         keep: tuple[dict[int, Solution], int] | None = None,
         uid: str = "",
+        meter: SelectorMeter | None = None,
     ) -> Found:
-        """`keep`: where to keep the places of the devices."""
+        """`keep`: where to keep the places of the devices. Raises EvaluationsPostponedError with a meter."""
         usable = _UsableDevices(claims.cards, same_card=claims.same_card)
-        allocator = Allocator(self._inventory, usage, node.name, node.labels, constraints=(usable,))
+        allocator = Allocator(self._inventory, usage, node.name, node.labels, constraints=(usable,), meter=meter)
         found: Found
         try:
             found = allocator.allocate(self._planned(claims, uid))

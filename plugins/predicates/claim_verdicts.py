@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 Verdict: TypeAlias = "NodeError | AllocationError | int"
 #: Entries of all columns: nodes times contents of claims.
 _MOST_ENTRIES: Final = 4_000_000
+#: Contents of claims with results: tenants write them.
+_MOST_CONTENTS: Final = 4096
 #: Device states of the nodes that are kept.
 _MOST_STATES: Final = 200_000
 #: Kinds of nodes, by their devices, up to which `reads_single_nodes` evaluates selectors on each.
@@ -174,6 +176,8 @@ class ClaimVerdicts:
             rows = {shape: row for row, shape in enumerate(self._shapes)} if self._is_local else {}
             few = -1 not in rows and 0 < len(rows) <= _MOST_SHAPES
             found = few and not any(may_fail(table.nodes[row]) for row in rows.values())
+            if len(self._single) >= _MOST_CONTENTS:
+                self._single.clear()
             self._single[search.contents] = found
         return found
 
@@ -282,7 +286,9 @@ class ClaimVerdicts:
         key = future, contents
         column = self._columns.pop(key, None)
         if column is None:
-            while self._columns and (len(self._columns) + 1) * len(self._pools) > _MOST_ENTRIES:
+            while self._columns and (
+                len(self._columns) >= _MOST_CONTENTS or (len(self._columns) + 1) * len(self._pools) > _MOST_ENTRIES
+            ):
                 del self._columns[next(iter(self._columns))]
             column = _Column(len(self._pools), usage.changes.serial)
         elif column.serial != usage.changes.serial:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from capcard_sched.devices.claims import ClaimPlan, RequestPlan
     from capcard_sched.devices.constraints import Constraint
     from capcard_sched.devices.inventory import DeviceInventory, DevicePool, PoolDevice
+    from capcard_sched.devices.selector_work import SelectorMeter
     from capcard_sched.framework.api.node_view import Rows
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Node
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 #: Kinds of nodes, by their devices, on which devices are searched for each content of claims; others hold any number.
 _MOST_SHAPES: Final = 64
-#: Contents of claims whose results are kept, by digests: contents have up to 65,536 characters of expressions.
+#: Contents of claims whose results are kept, by digests.
 _MOST_CONTENTS = 1024
 #: Devices that are compared for the claims of one namespace in one session; further jobs follow in the next ones.
 MOST_DEVICES: Final = 20_000
@@ -45,8 +46,8 @@ _EVERY_TAINT: Final = (Toleration(operator="Exists"),)
 class UnservedClaims(NamedTuple):
     """The claims of equal pods."""
 
-    #: Of the claims and of what restricts their devices.
-    content: Hashable
+    #: Of the claims.
+    contents: tuple[bytes, ...]
     plans: Sequence[ClaimPlan]
     #: Whether each pod has claims of its own.
     is_own: bool
@@ -77,12 +78,15 @@ class EmptyNodes:
         self._session, self._compared = "", Counter[str]()
 
     def place_limits(self, session: Session, job: Job, claims: UnservedClaims) -> Iterator[PlaceLimit]:
-        """Nothing beyond the bound of the namespace: the next session counts the places of the job."""
+        """Nothing beyond the bound of the namespace: the next session counts the places of the job.
+
+        Raises EvaluationsPostponedError.
+        """
         inventory = session.snapshot.devices
         self._renew(session, inventory)
         if not self._is_complete:
             return
-        content = repr((claims.content, claims.cards, claims.is_own))
+        content = repr((claims.contents, claims.cards, claims.is_own))
         key = hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()
         most = self._places.get(key, _NONE)
         if len(most) < len(self._samples):
@@ -96,7 +100,8 @@ class EmptyNodes:
             samples = self._samples[len(most) : _MOST_SHAPES]
             self._compared[job.namespace] += sum(map(partial(_work_of, inventory, claims), samples))
             places = np.full(len(self._samples) - len(most), UNLIMITED, dtype=np.int64)
-            places[: len(samples)] = [_places(inventory, sample, claims) for sample in samples]
+            meter = session.namespace_work.meter(job.namespace, *claims.contents)
+            places[: len(samples)] = [_places(inventory, sample, claims, meter) for sample in samples]
             most = self._places[key] = np.concatenate([most, places])
         text = "the devices that match their ResourceClaims have space for {limit}"
         yield PlaceLimit(text, most=most.take(self._shapes), key=(key, *self._version))
@@ -139,12 +144,13 @@ class EmptyNodes:
         return found
 
 
-def _places(inventory: DeviceInventory, node: Node, claims: UnservedClaims) -> int:
+def _places(inventory: DeviceInventory, node: Node, claims: UnservedClaims, meter: SelectorMeter) -> int:
     """An upper bound on the pods that get devices on a node together, whichever of its devices have taints."""
     plans = [
         plan._replace(requests=tuple(tuple(map(_tolerant, each)) for each in plan.requests)) for plan in claims.plans
     ]
-    allocator = Allocator(inventory, DeviceUsage(inventory), node.name, node.labels, constraints=(claims.restrict(),))
+    usage, constraints = DeviceUsage(inventory), (claims.restrict(),)
+    allocator = Allocator(inventory, usage, node.name, node.labels, constraints=constraints, meter=meter)
     try:
         allocator.allocate(plans)
     except NodeError as error:
@@ -155,7 +161,7 @@ def _places(inventory: DeviceInventory, node: Node, claims: UnservedClaims) -> i
     if not claims.is_own:
         return UNLIMITED
     devices = [device for pool in inventory.pools(node.name, node.labels) for device in pool.devices]
-    return most_by_devices(devices, claims.plans, claims.cards)
+    return most_by_devices(devices, claims.plans, claims.cards, meter)
 
 
 def _work_of(inventory: DeviceInventory, claims: UnservedClaims, node: Node) -> int:
@@ -168,10 +174,12 @@ def _tolerant(request: RequestPlan) -> RequestPlan:
     return request._replace(tolerations=_EVERY_TAINT)
 
 
-def most_by_devices(devices: Iterable[PoolDevice], plans: Iterable[ClaimPlan], cards: tuple[str, ...]) -> int:
+def most_by_devices(
+    devices: Iterable[PoolDevice], plans: Iterable[ClaimPlan], cards: tuple[str, ...], meter: SelectorMeter | None
+) -> int:
     """An upper bound on pods: the devices that some requests match, over those that a pod needs of them.
 
-    `cards`: those that the pods accept; () for all.
+    `cards`: those that the pods accept; () for all. Raises EvaluationsPostponedError.
     """
     requests = [alternatives for plan in plans for alternatives in plan.requests]
     devices = [device for device in devices if not cards or is_accepted(device, cards)]
@@ -180,7 +188,9 @@ def most_by_devices(devices: Iterable[PoolDevice], plans: Iterable[ClaimPlan], c
         needed = sum(min(map(_size, alternatives)) for alternatives in some)
         if not needed:
             continue
-        matching = [device for device in devices if any(_may_match(one, device) for each in some for one in each)]
+        matching = [
+            device for device in devices if any(_may_match(one, device, meter) for each in some for one in each)
+        ]
         if not any(device.is_shared for device in matching):
             found = min(found, len(matching) // needed)
     return found
@@ -191,8 +201,8 @@ def _size(request: RequestPlan) -> int:
     return 0 if request.admin_access else 1 if request.all_devices else request.devices
 
 
-def _may_match(request: RequestPlan, device: PoolDevice) -> bool:
+def _may_match(request: RequestPlan, device: PoolDevice, meter: SelectorMeter | None) -> bool:
     try:
-        return all(device.content.matches(selector.program) for selector in request.selectors)
-    except EvaluationError:
+        return all(device.content.matches(selector.program, meter) for selector in request.selectors)
+    except (EvaluationError, AllocationError):
         return True

@@ -27,7 +27,7 @@ from tests.reachable import sizes
 
 Json = dict[str, Any]
 #: Entries of objects that are gone, and bytes of them, which caches keep; sessions after which others end.
-_SPARES: Final = {
+SPARES: Final = {
     "entries": (
         *((module, "_SPARE") for module in (claims, classes, cluster, jobs, provisioning)),
         *((module, "MAX_CLASSES") for module in (pod_selectors, topology_counts)),
@@ -193,7 +193,7 @@ def _requests(index: int) -> list[Json]:
 
 
 #: What tenants create: kind to the objects of one name, one after the other.
-_CHURN: Final[dict[str, Callable[[int], list[Json]]]] = {
+CHURN: Final[dict[str, Callable[[int], list[Json]]]] = {
     "Pod": _pods,
     "PodGroup": _groups,
     "NamespaceQueue": lambda index: [
@@ -211,7 +211,7 @@ _CHURN: Final[dict[str, Callable[[int], list[Json]]]] = {
     "Namespace": lambda index: [{"metadata": {**_meta(index), "namespace": "", "name": f"ns{index}"}}],
 }  # fmt: skip
 _PROVISIONING: Final = "check-capacity.autoscaling.x-k8s.io"
-_TYPES: Final = {one.name: one.watch.type for one in KINDS if one.watch is not None}
+TYPES: Final = {one.name: one.watch.type for one in KINDS if one.watch is not None}
 
 
 #: The objects of one number, one after the other.
@@ -237,7 +237,7 @@ class Churn:
 
     @staticmethod
     def _changed(kind: str, obj: Json) -> deltas.ObjectChanged:
-        return deltas.ObjectChanged(msgspec.convert(obj, _TYPES[kind]))
+        return deltas.ObjectChanged(msgspec.convert(obj, TYPES[kind]))
 
     def run(self, first: int, count: int) -> None:
         """Objects with the numbers from `first` on."""
@@ -259,10 +259,10 @@ class Churn:
 
 def _cases() -> Iterator[Any]:
     """All objects of a kind one after the other, and each alone: a change by one may clear what another left."""
-    for bound, kinds in (("entries", (*_CHURN,)), ("bytes", ("Pod", "ResourceClaim"))):
+    for bound, kinds in (("entries", (*CHURN,)), ("bytes", ("Pod", "ResourceClaim"))):
         for kind in kinds:
-            yield pytest.param(kind, _CHURN[kind], bound, id=f"{kind}-{bound}")
-    for kind, made in (*_CHURN.items(), ("Pod", _members)):
+            yield pytest.param(kind, CHURN[kind], bound, id=f"{kind}-{bound}")
+    for kind, made in (*CHURN.items(), ("Pod", _members)):
         count = len(made(0))
         for place in range(count) if count > 1 else ():
             single = partial(_single, made, place)
@@ -278,7 +278,7 @@ def test_objects_that_are_gone_leave_nothing(
     kind: str, made: _Made, bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bounds of caches are as small as possible here: of their entries, or of the bytes of their entries."""
-    for module, name in (*_SPARES[bound], *_SPARES["sessions"]):
+    for module, name in (*SPARES[bound], *SPARES["sessions"]):
         monkeypatch.setattr(module, name, 8)
     churn = Churn(kind, made)
     churn.run(0, _FEW)
@@ -291,7 +291,7 @@ def test_objects_that_are_gone_leave_nothing(
 
 def test_gangs_whose_requests_were_refused_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A quota of PodTemplates refuses each ProvisioningRequest of a namespace."""
-    for module, name in (*_SPARES["entries"], *_SPARES["sessions"]):
+    for module, name in (*SPARES["entries"], *SPARES["sessions"]):
         monkeypatch.setattr(module, name, 8)
     refused = 0
 

@@ -1,12 +1,15 @@
 """Memory and time of the scheduler are linear in the bytes of the objects.
 
-No list or map of one object costs every node; the time is counted in executed lines.
+No list or map of one object costs every node; the time is counted in executed lines. What rules read together is a
+table; every further list and map that the types of the objects declare is tried by itself.
 """
 
 from __future__ import annotations
 
 import gc
 import tracemalloc
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -16,6 +19,7 @@ from capcard_sched.model import deltas
 from capcard_sched.model.kinds import KINDS
 from capcard_sched.testing import Harness
 from tests.lines import executed_lines
+from tests.properties.worst_fields import declared_fields, filled_fields, worst_object
 
 _NODES = 400
 #: Entries of each list or map.
@@ -146,8 +150,39 @@ def worst_objects(many: int) -> dict[str, dict[str, Json]]:
     }  # fmt: skip
 
 
-_WORST = worst_objects(_MANY)
-_CASES = [(kind, field) for kind, fields in _WORST.items() for field in fields]
+_TYPES = {one.name: one.watch.type for one in KINDS if one.watch is not None}
+#: Kinds whose every list and map is tried: tenants and nodes write them.
+_KINDS = (
+    *("Pod", "PodGroup", "Queue", "NamespaceQueue", "Node", "ResourceClaim"),
+    *("PodDisruptionBudget", "PersistentVolumeClaim", "ResourceQuota", "ConfigMap"),
+)
+#: Metadata is read alike of all kinds.
+_METADATA = ("metadata.annotations{}", "metadata.labels{}", "metadata.ownerReferences[]")
+
+
+_table = cache(worst_objects)
+
+
+def _worst(kind: str, field: str, many: int) -> Json:
+    """An object with many entries in a field: of the table, or a list or map of the type by its path."""
+    found = _table(many).get(kind, {}).get(field)
+    return worst_object(_TYPES[kind], field, many) if found is None else found
+
+
+def _cases() -> Iterator[tuple[str, str]]:
+    """The table, and the lists and maps that it leaves out."""
+    table = _table(_FEW_ENTRIES)
+    for kind in dict.fromkeys((*table, *_KINDS)):
+        rows = table.get(kind, {})
+        yield from ((kind, field) for field in rows)
+        if kind in _KINDS:
+            declared = declared_fields(_TYPES[kind])
+            filled = {path for obj in rows.values() for path in filled_fields(obj, {*declared}, _FEW_ENTRIES)}
+            known = filled if kind == "Pod" else filled.union(_METADATA)
+            yield from ((kind, path) for path in declared if path not in known)
+
+
+_CASES = [*_cases()]
 
 
 def _cluster(nodes: int) -> Harness:
@@ -166,17 +201,17 @@ def _change(kind: str, obj: Json) -> tuple[deltas.ObjectChanged, int]:
     """The object with its metadata as a change, and its bytes; a pod is of the gang."""
     body = {**obj, "metadata": {"name": "worst", "namespace": "default", "uid": "worst", **obj.get("metadata", {})}}
     if kind == "Pod":
+        body["spec"] = {"schedulerName": "capcard-sched", "containers": [_CONTAINER], **body.get("spec", {})}
         annotations = {**body["metadata"].get("annotations", {}), "scheduling.k8s.io/group-name": "g"}
         body["metadata"]["annotations"] = annotations
-    [watch] = [one.watch for one in KINDS if one.name == kind and one.watch is not None]
-    return deltas.ObjectChanged(msgspec.convert(body, watch.type)), len(msgspec.json.encode(body))
+    return deltas.ObjectChanged(msgspec.convert(body, _TYPES[kind])), len(msgspec.json.encode(body))
 
 
 @pytest.mark.parametrize("kind, field", _CASES, ids=[f"{kind} {field}" for kind, field in _CASES])
 def test_time_is_linear_in_the_entries_of_an_object(kind: str, field: str) -> None:
     def cost(entries: int) -> int:
         h = _cluster(_FEW_NODES)
-        change, _ = _change(kind, worst_objects(entries)[kind][field])
+        change, _ = _change(kind, _worst(kind, field, entries))
         h.apply(change)
         h.pod("next", group="g", requests={"cpu": "1"})
 
@@ -194,7 +229,7 @@ def test_time_is_linear_in_the_entries_of_an_object(kind: str, field: str) -> No
 @pytest.mark.parametrize("kind, field", _CASES, ids=[f"{kind} {field}" for kind, field in _CASES])
 def test_memory_is_linear_in_the_bytes_of_an_object(kind: str, field: str) -> None:
     h = _cluster(_NODES)
-    change, size = _change(kind, _WORST[kind][field])
+    change, size = _change(kind, _worst(kind, field, _MANY))
     gc.collect()
     tracemalloc.start()
     try:

@@ -107,6 +107,8 @@ class HeldCluster(Observer):
         for delta in found:
             self.objects.apply(delta)
         self.core.apply_all(for_core(found))
+        if self.informers is not None:
+            self.core.forget_gone()
 
     def stale_for(self) -> float | None:
         """Seconds for which the watch of a readable kind has not been open; None before the lists are complete."""

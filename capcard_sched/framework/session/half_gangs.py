@@ -48,12 +48,13 @@ class HalfGangs:
         session.deadline.begin_action()
         with session.assumptions.complete_gangs():
             for _, job in sorted(keyed, key=lambda item: item[0]):
-                if not session.deadline.allows_attempt(job.queue):
+                if not (session.deadline.allows_attempt(job.queue) and session.namespace_work.allows_attempt(job)):
                     continue
                 try:
                     self._complete_one(session, actions, job)
                 except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                     session.results.record_hook_error(job, error)
+                session.namespace_work.end_attempt()
 
     @staticmethod
     def _complete_one(session: Session, actions: Sequence[Action], job: Job) -> None:

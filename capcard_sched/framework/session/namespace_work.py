@@ -1,9 +1,10 @@
-"""Bounds on the work of one session for pods of one namespace: searches for devices, and comparisons of PodGroups.
+"""Bounds on the work of one session for pods of one namespace: searches, selectors, and comparisons of PodGroups.
 
 Claims of different content share no search, and a failed attempt of a pod with claims is repeated after each change of
-devices. Terms between PodGroups with different selectors are each compared with the groups of the cluster. A namespace
-beyond a bound gets no further attempt of such a job in the session: its jobs are deferred as by the session deadline.
-The bounds are counted, not measured: a replay reaches them at the same attempts.
+devices. Selectors end an attempt at the step that reaches their bound. Terms between PodGroups with different selectors
+are each compared with the groups of the cluster. A namespace beyond a bound gets no further attempt of such a job in
+the session: its jobs are deferred as by the session deadline. The bounds are counted, not measured: a replay reaches
+them at the same attempts.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from capcard_sched.devices.selector_work import SelectorMeter
 from capcard_sched.model import reasons
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from capcard_sched.devices.selector_work import SelectorWork
     from capcard_sched.model.job import Job
     from capcard_sched.model.reasons import Reason
 
@@ -31,11 +34,15 @@ _ATTEMPT: Final = 4
 class NamespaceWork:
     """What one session did for the pods of each namespace."""
 
-    def __init__(self, failed: Callable[[], int], *, has_claims: bool) -> None:
-        """`failed`: the number of searches so far that found no devices. `has_claims`: whether there are claims."""
+    def __init__(self, failed: Callable[[], int], selectors: SelectorWork, *, has_claims: bool) -> None:
+        """`failed`: the number of searches so far that found no devices; `selectors`: the work of this session.
+
+        `has_claims`: whether there are claims.
+        """
         #: Whether a plugin counts comparisons.
         self.counts_comparisons = False
-        self._has_claims, self._failed = has_claims, failed
+        self._has_claims, self._failed, self._selectors = has_claims, failed, selectors
+        self._is_open = True
         self._searches, self._comparisons = Counter[str](), Counter[str]()
         #: The job of the last attempt.
         self._tried: Job | None = None
@@ -52,9 +59,11 @@ class NamespaceWork:
         """Whether a job may be tried now; if so, its attempt begins."""
         if not self.is_enabled:
             return True
-        self._end_attempt()
+        self.end_attempt()
         has_claims = self._has_claims and any(task.cls.claims for task in job.pending.values())
-        if has_claims and self._searches[job.namespace] >= MOST_SEARCHES:
+        if has_claims and (
+            self._searches[job.namespace] >= MOST_SEARCHES or self._selectors.is_exhausted(job.namespace)
+        ):
             return False
         if job.anti_affinity and self._comparisons[job.namespace] >= MOST_COMPARISONS:
             return False
@@ -64,10 +73,25 @@ class NamespaceWork:
         return True
 
     def is_exhausted(self, job: Job) -> bool:
-        """Whether the running attempt of a job goes beyond the searches of its namespace."""
+        """Whether the running attempt of a job goes beyond the searches or the selectors of its namespace."""
         if self._job is not job:
             return False
+        if self._selectors.is_exhausted(job.namespace):
+            return True
         return self._searches[job.namespace] + self._failed() - self._before >= MOST_SEARCHES
+
+    def meter(self, namespace: str, *contents: bytes, in_attempts: bool = False) -> SelectorMeter:
+        """Counts the selectors of claims of these contents. They end at the bounds until `end`.
+
+        `in_attempts`: they end in the running attempt of a job of the namespace only, which is tried again.
+        """
+        ends = self._is_open and (not in_attempts or (self._job is not None and self._job.namespace == namespace))
+        return SelectorMeter(self._selectors, namespace, contents, ends=ends)
+
+    def end(self) -> None:
+        """The actions ended."""
+        self.end_attempt()
+        self._is_open = False
 
     def compare(self, namespace: str, count: int) -> None:
         """Counts comparisons for a PodGroup of a namespace."""
@@ -81,9 +105,10 @@ class NamespaceWork:
         """Why an attempt of a job was refused or ended."""
         if job.anti_affinity and self._comparisons[job.namespace] >= MOST_COMPARISONS:
             return reasons.GROUP_COMPARISONS
-        return reasons.CLAIM_SEARCHES
+        return reasons.CLAIM_SELECTORS if self._selectors.is_exhausted(job.namespace) else reasons.CLAIM_SEARCHES
 
-    def _end_attempt(self) -> None:
+    def end_attempt(self) -> None:
+        """The running attempt ended."""
         job, self._job = self._job, None
         if job is not None and job.pending:
             self._searches[job.namespace] += self._failed() - self._before + _ATTEMPT

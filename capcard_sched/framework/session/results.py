@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from capcard_sched.devices.selector_work import EvaluationsPostponedError
 from capcard_sched.framework.api.dispatch import HookFailed, error_text
 from capcard_sched.framework.api.plugin import OutsideError
 from capcard_sched.framework.backlog.task_outcome import TaskOutcome
@@ -296,8 +297,20 @@ class SessionResults:
         """Records a failure that is not about one object: of a hook, or of an action (`where`)."""
         self.report.add_error(HookError(plugin, hook, error_text(error), where))
 
+    def _postpone(self, subject: Subject) -> None:
+        """An attempt reached the bound of its namespace: the next session goes on."""
+        row = reasons.CLAIM_SELECTORS
+        refusal = Refusal("allocatable", "", row.code, row.render(), in_order=True)
+        self.report.leave_unfinished()
+        self.refuse(subject, refusal)
+        if isinstance(subject, Job):
+            self.explain_pending(subject, refusal)
+
     def record_hook_error(self, subject: Subject, error: Exception) -> None:
         """Records a failure around one object; the session continues with the others."""
+        if isinstance(error.error if isinstance(error, HookFailed) else error, EvaluationsPostponedError):
+            self._postpone(subject)
+            return
         plugin, hook = (error.plugin, error.hook) if isinstance(error, HookFailed) else ("", "")
         text = error_text(error)
         if hook in ("on_allocate", "on_deallocate"):

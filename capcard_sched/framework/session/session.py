@@ -81,7 +81,10 @@ class Session:
         #: Bounds the time of each queue's attempts.
         self.deadline = SessionDeadline() if deadline is None else deadline
         #: Bounds the searches and comparisons of each namespace.
-        self.namespace_work: Final = NamespaceWork(state.claims.searches.failed, has_claims=bool(state.claims.claims))
+        self.namespace_work: Final = NamespaceWork(
+            state.claims.searches.failed, self.snapshot.devices.work, has_claims=bool(state.claims.claims)
+        )
+        self.snapshot.devices.work.begin(self.snapshot.devices.version)
         #: The state that outlives the session.
         self.carry_over = CarryOver() if memory is None else memory
         #: The waiting jobs that this session skips.

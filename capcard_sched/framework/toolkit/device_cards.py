@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from capcard_sched.devices.inventory import DeviceId, DeviceInventory, PoolDevice
     from capcard_sched.devices.ledger import DeviceLedger
     from capcard_sched.devices.pool_changes import PoolId
+    from capcard_sched.devices.selector_work import SelectorMeter
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.device_objects import AllocatedDevice, ResourceClaimTemplateSpec
     from capcard_sched.model.job import Task
@@ -74,18 +75,25 @@ def claim_of(
     return claim
 
 
-def plan_of(claim: Claim | None, inventory: DeviceInventory) -> ClaimPlan | None:
-    """The plan of a claim; None without a claim, and for one that predicates refuses."""
+def plan_of(claim: Claim | None, inventory: DeviceInventory, meter: SelectorMeter | None = None) -> ClaimPlan | None:
+    """The plan of a claim; None without a claim, and for one that predicates refuses. Raises what the meter raises."""
+    if claim is None:
+        return None
     try:
-        return inventory.plans.of(claim) if claim is not None else None
-    except AllocationError:
+        return inventory.plans.of(claim) if meter is None else inventory.plans.of(claim, meter.compiles)
+    except AllocationError as error:
+        if error.result == "gave_up":
+            raise
         return None
 
 
-def may_match(request: RequestPlan, device: PoolDevice) -> bool:
-    """Whether a device passes the selectors; one for which they fail fails the pod if the allocator tries it."""
+def may_match(request: RequestPlan, device: PoolDevice, meter: SelectorMeter | None = None) -> bool:
+    """Whether a device passes the selectors; one for which they fail fails the pod if the allocator tries it.
+
+    Raises what the meter raises.
+    """
     try:
-        return all(device.content.matches(selector.program) for selector in request.selectors)
+        return all(device.content.matches(selector.program, meter) for selector in request.selectors)
     except EvaluationError:
         return False
 
@@ -116,35 +124,41 @@ class DeviceCards:
         self._different = None
         return True
 
-    def matching(self, request: RequestPlan) -> Mapping[str, set[int]]:
+    def matching(self, request: RequestPlan, meter: SelectorMeter | None = None) -> Mapping[str, set[int]]:
         """The cards of the devices that serve a request, with the thousandths that it is charged for one of them.
 
-        They differ for shares of devices of different capacity.
+        They differ for shares of devices of different capacity. Raises what the meter raises.
         """
         key = tuple([selector.program for selector in request.selectors]), tuple(sorted(request.capacity.items()))
         cards = self._matching.get(key)
         if cards is None:
+            cards = {}
+            for card, device in self._compare():
+                if may_match(request, device, meter) and (charge := _charge(request, device)):
+                    cards.setdefault(card, set()).add(charge)
             if len(self._matching) >= MOST_SELECTORS:
                 self._matching.clear()
-            cards = self._matching[key] = {}
-            for card, device in self._compare():
-                if may_match(request, device) and (charge := _charge(request, device)):
-                    cards.setdefault(card, set()).add(charge)
+            self._matching[key] = cards
         return cards
 
-    def others_match(self, request: RequestPlan) -> bool:
-        """Whether devices of drivers without cards pass the selectors."""
-        return any(device.id[0] != NVIDIA_DRIVER and may_match(request, device) for _, device in self._compare())
+    def others_match(self, request: RequestPlan, meter: SelectorMeter | None = None) -> bool:
+        """Whether devices of drivers without cards pass the selectors. Raises what the meter raises."""
+        devices = [device for _, device in self._compare() if device.id[0] != NVIDIA_DRIVER]
+        return any(may_match(request, device, meter) for device in devices)
 
     def claimable(self, session: Session, cls: TaskClass) -> set[str]:
-        """The cards that pods of a class may get by their claims; the annotation `card.name` restricts them."""
+        """The cards that pods of a class may get by their claims; the annotation `card.name` restricts them.
+
+        Raises EvaluationsPostponedError, and AllocationError for claims that used all their steps.
+        """
         snapshot, found = session.snapshot, set[str]()
         self.read(snapshot.devices)
         for each in cls.claims:
             claim = claim_of(cls.namespace, each, snapshot.claims.claims, snapshot.claim_templates)
-            plan = plan_of(claim, snapshot.devices)
+            meter = session.namespace_work.meter(cls.namespace, claim.content if claim is not None else b"")
+            plan = plan_of(claim, snapshot.devices, meter)
             requests = [one for alternatives in plan.requests for one in alternatives] if plan is not None else []
-            found.update(*[self.matching(request) for request in requests if not request.admin_access])
+            found.update(*[self.matching(request, meter) for request in requests if not request.admin_access])
         named = accepted_cards(cls.annotations)
         return found.intersection(named) if named else found - {""}
 

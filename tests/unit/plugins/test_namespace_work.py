@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+import gc
+from typing import Any, Final
 
 import msgspec
 import pytest
 
 from benchmarks.claim_objects import present
-from capcard_sched.devices import device_content
+from capcard_sched.cel.program import Program
+from capcard_sched.cel.values import EvaluationError
+from capcard_sched.devices import claims, device_content, selector_work
 from capcard_sched.devices.device_content import DeviceContent
+from capcard_sched.devices.selectors import compile_selector
 from capcard_sched.framework.session import namespace_work
 from capcard_sched.framework.toolkit import device_cards
-from capcard_sched.model.deltas import ObjectChanged
-from capcard_sched.model.device_objects import ResourceClaimObject
+from capcard_sched.model.deltas import ObjectChanged, ObjectGone
+from capcard_sched.model.device_objects import DeviceClassObject, ResourceClaimObject, SliceDevice
 from capcard_sched.model.objects import PodObject
 from capcard_sched.plugins.capacity_card import cards, claim_cards
-from capcard_sched.plugins.predicates import empty_nodes
+from capcard_sched.plugins.predicates import claim_verdicts, empty_nodes
+from capcard_sched.state import cluster
 from capcard_sched.testing import Harness
+from tests.properties.test_churn import SPARES
+from tests.reachable import reachable, sizes
 from tests.unit.devices.pools import claim, decode
 
 _NODES, _HOSTILE = 20, 100
@@ -67,9 +74,9 @@ class _Work:
         self._before = (0, 0)
         matches = DeviceContent.matches
 
-        def counted(content: DeviceContent, program: Any) -> bool:
+        def counted(content: DeviceContent, program: Any, meter: Any = None) -> bool:
             self.compared += 1
-            return matches(content, program)
+            return matches(content, program, meter)
 
         monkeypatch.setattr(DeviceContent, "matches", counted)
 
@@ -153,10 +160,10 @@ def test_sessions_end_with_more_contents_than_are_kept(monkeypatch: pytest.Monke
     compared = 0
     may_match = device_cards.may_match
 
-    def counted(request: Any, device: Any) -> bool:
+    def counted(request: Any, device: Any, meter: Any = None) -> bool:
         nonlocal compared
         compared += 1
-        return may_match(request, device)
+        return may_match(request, device, meter)
 
     monkeypatch.setattr(device_cards, "may_match", counted)
     for number in range(_HOSTILE):
@@ -220,3 +227,183 @@ def test_the_places_of_claims_are_counted_over_several_sessions(monkeypatch: pyt
     content = _NODES * 9  # a search and eight devices on each node
     assert found[0] == -(-_COMPARED // content), "one reaches the bound"
     assert found[-1] == _HOSTILE, found
+
+
+#: Comparisons of a costly selector, and its steps on a device.
+_TERMS: Final = 700
+_COSTLY_STEPS: Final = 3 * _TERMS
+#: The bound of steps in place of that of the product: some devices of one content.
+_MOST_STEPS: Final = 40 * _COSTLY_STEPS
+_COSTLY: Final = 12
+
+
+def _costly(number: int, *, passes: bool = False) -> str:
+    """A selector that takes many steps on each device."""
+    terms = " && ".join(["1 < 2"] * _TERMS)
+    last = f'uuid != "none-{number}"' if passes else f'uuid == "none-{number}"'
+    return f'{terms} && device.attributes["gpu.nvidia.com"].{last}'
+
+
+def _fill_with_costly(h: Harness, *, passes: bool = False) -> None:
+    for number in range(_COSTLY):
+        h.group(f"bad-{number}", queue="q", namespace="bad")
+        _put(h, number, "bad", f"bad-{number}", f"bad-{number}", _costly(number, passes=passes))
+    h.group("healthy", queue="q", namespace="good")
+    _put(h, 10**6, "good", "healthy", "healthy")
+
+
+class _Steps:
+    """Steps of selectors in the sessions."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.total = 0
+        measured = Program.measured
+
+        def counted(program: Program, *values: Any) -> Any:
+            result, steps = measured(program, *values)
+            self.total += steps
+            return result, steps
+
+        monkeypatch.setattr(Program, "measured", counted)
+
+
+_WITH: Final = {
+    "predicates": ("", "allocate, backfill"),
+    "capacity-card": (", {name: capacity-card}", "allocate, backfill"),
+    "evictions": (", {name: capacity-card}, {name: priority}", "enqueue, allocate, backfill, preempt, reclaim"),
+    "budget": (", {name: budget}", "enqueue, allocate, backfill"),
+}
+
+
+@pytest.mark.parametrize("kind", _WITH)
+def test_a_namespace_has_a_bound_of_steps_of_selectors(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costly selectors of one namespace are evaluated over several sessions; the results are those of one."""
+    monkeypatch.setattr(selector_work, "MOST_STEPS", _MOST_STEPS)
+    monkeypatch.setattr(selector_work, "MOST_OF_CONTENT", 100 * _MOST_STEPS)
+    h = _cluster(*_WITH[kind])
+    _fill_with_costly(h)
+    steps, sessions = _Steps(monkeypatch), list[int]()
+    result = h.step()
+    sessions.append(steps.total)
+    assert [*h.binds] == ["healthy"], "another namespace of the queue is not held up"
+    assert "selectors" in h.pod_message(f"bad-{_COSTLY - 1}")
+    while not result.idle and len(sessions) < 500:
+        before = steps.total
+        result = h.step()
+        assert not result.report.errors
+        sessions.append(steps.total - before)
+    assert result.idle
+    devices = 8 * _NODES
+    assert steps.total >= _COSTLY * devices * _COSTLY_STEPS, "every device is compared"
+    assert steps.total <= 1.2 * _COSTLY * devices * (_COSTLY_STEPS + 20), "and once"
+    assert max(sessions) <= _MOST_STEPS + 2 * (_COSTLY_STEPS + 20) + 100 * devices
+    for number in range(_COSTLY):
+        assert "cannot allocate all claims" in h.pod_message(f"bad-{number}"), "every claim has its turn"
+
+
+@pytest.mark.parametrize("kind", _WITH)
+def test_costly_selectors_that_devices_pass_get_them(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selector_work, "MOST_STEPS", _MOST_STEPS)
+    h = _cluster(*_WITH[kind])
+    _fill_with_costly(h, passes=True)
+    h.settle(500)
+    assert sorted(h.binds) == sorted(["healthy", *(f"bad-{number}" for number in range(_COSTLY))])
+
+
+def test_a_content_that_takes_all_its_steps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selector_work, "MOST_STEPS", _MOST_STEPS)
+    monkeypatch.setattr(selector_work, "MOST_OF_CONTENT", 2 * _MOST_STEPS)
+    for more in ("", ", {name: capacity-card}"):
+        h = _cluster(more)
+        _fill_with_costly(h)
+        h.settle(500)
+        for number in range(_COSTLY):
+            assert "take more than" in h.pod_message(f"bad-{number}")
+        assert [*h.binds] == ["healthy"]
+        h.apply(ObjectChanged(decode({"metadata": {"name": "other"}, "spec": {}}, DeviceClassObject)))
+        assert h.step().report.unfinished, "a change of classes begins anew"
+
+
+def test_compilations_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A selector that is cheap to evaluate, and long: spaces and comments cost as much to read as operators."""
+    monkeypatch.setattr(selector_work, "MOST_STEPS", 4 * 10_000 * selector_work.STEPS_PER_CHARACTER)
+    compiled = 0
+    plan_claim = claims.plan_claim
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal compiled
+        compiled += 1
+        return plan_claim(*arguments)
+
+    for more in ("", ", {name: capacity-card}"):
+        h = _cluster(more)
+        for number in range(_COSTLY):
+            h.group(f"bad-{number}", queue="q", namespace="bad")
+            text = f"{_hostile(number)} // {'x' * 10_000}"
+            _put(h, number, "bad", f"bad-{number}", f"bad-{number}", text)
+        monkeypatch.setattr(claims, "plan_claim", counted)
+        compiled = 0
+        h.step()
+        assert 4 <= compiled <= 5
+        h.settle(50)
+        assert compiled == _COSTLY
+        monkeypatch.setattr(claims, "plan_claim", plan_claim)
+
+
+def test_results_that_are_errors_keep_no_frames() -> None:
+    """Each raise of one exception adds the frames that it passes to its traceback."""
+    program = compile_selector("1 / 0 == 1")
+    assert isinstance(program, Program)
+    content = DeviceContent(msgspec.convert({"name": "g", "attributes": {}}, SliceDevice), "d")
+    for _ in range(20):
+        with pytest.raises(EvaluationError) as error:
+            content.matches(program)
+    depth, entry = 0, error.value.__traceback__
+    while entry is not None:
+        depth, entry = depth + 1, entry.tb_next
+    assert depth < 5
+
+
+@pytest.mark.parametrize("kind", _WITH)
+def test_contents_of_claims_that_are_gone_are_not_kept(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pods with claims of different content that come and go: neither entries nor texts remain."""
+    own = (
+        (claims, "_MOST_PLANS"), (claim_cards, "_MOST_CONTENTS"), (device_cards, "MOST_SELECTORS"),
+        (claim_verdicts, "_MOST_CONTENTS"), (device_content, "_MOST_RESULTS"), (selector_work, "_MOST_CONTENTS"),
+    )  # fmt: skip
+    for module, name in (*own, *SPARES["entries"], *SPARES["sessions"]):
+        monkeypatch.setattr(module, name, 8)
+    for module in (claims, cluster):
+        monkeypatch.setattr(module, "_SPARE_BYTES", 0)
+    monkeypatch.setattr(claims, "_MOST_PLAN_BYTES", 0)
+    h = _cluster(*_WITH[kind])
+    h.group("stays", queue="q")
+
+    def churn(first: int, count: int) -> None:
+        for begin in range(first, first + count, 10):
+            numbers = range(begin, begin + 10)
+            for number in numbers:
+                h.group(f"bad-{number}", queue="q", namespace="bad")
+                text = f"{_hostile(number)} // {number} {'x' * 4_000}"
+                _put(h, number, "bad", f"bad-{number}", f"bad-{number}", text)
+            h.settle(50)
+            for number in numbers:
+                h.apply(ObjectGone("Pod", "bad", f"bad-{number}"), ObjectGone("PodGroup", "bad", f"bad-{number}"))
+                h.apply(ObjectGone("ResourceClaim", "bad", f"c{number}"))
+            h.step()
+        for _ in range(20):  # records expire
+            h.pod("spare", group="stays", labels={"at": str(h.now)})
+            h.step(h.now + 1000)
+        gc.collect()
+
+    def texts() -> int:
+        return sum(len(item) for _, item in reachable(h.core) if isinstance(item, str | bytes))
+
+    churn(0, 20)
+    before, text = sizes(h.core), texts()
+    churn(20, 200)
+    grown = [
+        f"{path}: {before[path]} to {size}" for path, size in sizes(h.core).items() if size > 2 * before[path] + 64
+    ]
+    assert not grown, "\n".join(grown)
+    assert texts() <= 1.5 * text + 20 * 4_000
