@@ -107,7 +107,6 @@ def explain(
     subject: Subject,
     now: float,
     *,
-    is_live: bool,
     unreadable: Sequence[str] = (),
     fix: bool = False,
     tries: bool = True,
@@ -158,7 +157,7 @@ def explain(
             found,
             pods=wanted_pods(job, vcjob),
             problems=problems_of(core.snapshot(), objects, job, subject.object, limits),
-            eviction_events=_eviction_events(objects, job) if is_live and not job.implicit else (),
+            eviction_events=_eviction_events(objects, job) if not job.implicit else (),
         )
         meanwhile()
         tried = None

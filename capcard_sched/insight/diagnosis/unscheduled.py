@@ -12,6 +12,7 @@ import msgspec
 from capcard_sched.controllers.objects import annotations_of, controller_of, is_owned, job_phase, spec
 from capcard_sched.framework.explain.limit_causes import INCOMPLETE
 from capcard_sched.framework.explain.sentences import plain
+from capcard_sched.insight.sources.object_view import CONTROLLER_FAILURES
 from capcard_sched.model.diagnosis import JobDiagnosis, PendingPods
 from capcard_sched.model.kinds import BATCH_JOB, kind_of
 from capcard_sched.model.pod_facts import group_of
@@ -85,7 +86,7 @@ def _diagnose(snapshot: CoreSnapshot, objects: ObjectView, job: Job | None, obj:
         failures = [
             event
             for event in objects.events("Job", str(meta.get("namespace") or "default"), meta["name"])
-            if event.get("reason") in _CONTROLLER_FAILURES
+            if event.get("reason") in CONTROLLER_FAILURES
         ]
         if failures:
             cause = f"{failures[-1]['reason']}: {failures[-1].get('message')}"
@@ -144,8 +145,6 @@ def with_absent(found: JobDiagnosis, absent: str) -> JobDiagnosis:
 
 #: The patch of a Job of Kubernetes that is suspended.
 _RESUMED: Final = '{"spec": {"suspend": false}}'
-#: Reasons of events of the job controller about a Job that gets no PodGroup.
-_CONTROLLER_FAILURES: Final = frozenset({"PluginError", "PVCError", "PodGroupError", "FailedCreate"})
 _CONTROLLER: Final = (
     "The controllers of capcard-sched or of Volcano create PodGroups; `capcard-sched controllers` runs ours"
 )
