@@ -61,8 +61,8 @@ class Files:
         store = outcome.store
         watched = [(kind.name, kind.watch.type) for kind in KIND_BY_NAME.values() if kind.watch is not None]
         found = [ObjectChanged(msgspec.convert(obj, type)) for kind, type in watched for obj in store.list(kind)]
-        kept = [*map(saved_job, store.list("Job"))], [*map(saved_event, store.list("Event"))]
-        explained = [as_manifest(kind, obj) for kind, each in zip(("Job", "Event"), kept, strict=True) for obj in each]
+        explained = [as_manifest("Job", saved_job(job)) for job in store.list("Job")]
+        explained += [as_manifest("Event", saved_event(event)) for event in store.list("Event")]
         settings = SavedSettings(format_timestamp(EPOCH + outcome.end / SECOND), ("volcano",), "default")
         self.saved.write_bytes(document_text(settings, manifests_of(found), explained))
 

@@ -17,7 +17,6 @@ from capcard_sched.cli.sources.cores import options_of
 from capcard_sched.cli.sources.inputs import LoadedCluster, StateInput
 from capcard_sched.daemon.diagnosis.saved_state import SavedSettings
 from capcard_sched.insight.sources.object_view import DeltaObjects, for_core
-from capcard_sched.model.kinds import kind_of_object
 from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.reports.progress import shown_progress
 
@@ -127,8 +126,8 @@ class LiveInput(StateInput):
         except ApiError as error:
             print_notes({"missing" if error.status == _NOT_FOUND else "forbidden": ["jobs"]}, ())
             return []
-        found = [*map(saved_job, jobs), *map(saved_event, events)]
-        return [as_manifest(kind_of_object(obj), obj) for obj in found]
+        saved = [as_manifest("Job", saved_job(job)) for job in jobs]
+        return [*saved, *(as_manifest("Event", saved_event(event)) for event in events)]
 
     def _objects(self) -> DeltaObjects:
         from capcard_sched.insight.sources.live_objects import fetch_events, fetch_object
