@@ -119,6 +119,7 @@ class JobFacts:
         self.capacity = self._capacities(self.pending)
         self.stranded = limits.stranded.of_pods(self.waiting, self.pending)
         self.known_cards = sorted(self._capacity.cards)
+        self.has_card_quotas = "capacity-card" in snapshot.conf.quota_plugins.names
         #: The card quota of the queue in thousandths, and why the annotation is invalid.
         self.quota, self.quota_problem = limits.quota(queue), limits.quota_problem(queue)
 

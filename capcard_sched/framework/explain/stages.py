@@ -41,7 +41,8 @@ def decide(data: JobFacts) -> StageResult:
     """The stage of a job: gated pods of its minimum, then what can never start, come first."""
     gated = _gated(data)
     if gated is not None:
-        return gated._replace(facts=[*gated.facts, *_besides_gates(data, gated.summary)])
+        lost = map(sentences.capital, losses_of(data.tasks))
+        return gated._replace(facts=[*gated.facts, *_besides_gates(data, gated.summary), *lost])
     if not data.waiting and (data.tasks or data.job.phase is not PodGroupPhase.PENDING):
         return _without_pending(data)
     if data.job.pending and not data.job.uid:

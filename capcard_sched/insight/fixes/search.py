@@ -263,13 +263,16 @@ class _FixFinder:
             self._begun[frozenset(changes)] = run, RunningCopy(partial(run.result, only), FixTrial)
 
     def _in_vain(self, changes: Candidate) -> FixTrial | None:
-        """The trial with the pods of one workload ending last in which the job does not start; None without one.
+        """The trial with pods ending last in which the job does not start: those of one workload, or all; or None.
 
-        Pods take different times to end, and what the first ones free may start another job.
+        Pods take different times to end: another job may take what the first ones free, or a quota that is raised.
         """
         ends = dict.fromkeys(change.key for change in changes if change.kind == "End")
-        for last in ends if len(ends) > 1 else ():
-            late = [change for change in changes if change.kind == "End" and change.key == last]
+        groups = [{last} for last in ends] if len(ends) > 1 else []
+        if ends and any(change.kind != "End" for change in changes):
+            groups.append(set(ends))
+        for last in groups:
+            late = [change for change in changes if change.kind == "End" and change.key in last]
             run = self._prepared([change for change in changes if change not in late], late=late)
             if not (found := in_copy(run.result, FixTrial)).starts:
                 return found
