@@ -65,9 +65,10 @@ def render(found: JobDiagnosis) -> RenderableType:
     parts += _limits(found)
     parts += _pods(found)
     parts += _victims(found.victims)
-    parts += _evicted(found.evicted)
     if found.eviction_events:
         parts += [Text(""), *(Text(f"Evicted earlier: {text}") for text in found.eviction_events)]
+    else:  # a recording has no events
+        parts += _evicted(found.evicted)
     return Group(*parts)
 
 

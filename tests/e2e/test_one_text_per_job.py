@@ -85,6 +85,7 @@ async def cached(cluster: Cluster, control_plane: ControlPlane, tmp_path: Path) 
 def plain(groups: Iterable[Manifest], text: str, namespace: str) -> list[str]:
     """A text without what differs between two clusters: namespace, ages, times, and names made from uids of pods."""
     text = text.replace(f"{namespace}/", "default/").replace(f"namespace {namespace}", "namespace default")
+    text = text.replace(f" -n {namespace}", " -n default")
     for group in groups:
         for owner in group["metadata"].get("ownerReferences") or ():
             if owner["kind"] == "Pod":

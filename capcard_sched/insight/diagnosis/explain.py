@@ -17,6 +17,7 @@ from capcard_sched.insight.diagnosis.unscheduled import (
     diagnose_by_conditions,
     diagnose_unscheduled,
     foreign_members,
+    gates_to_come,
     replicas_below_minimum,
     with_absent,
 )
@@ -148,7 +149,7 @@ def explain(
             found = msgspec.structs.replace(found, facts=(*found.facts, UNTRIED))
         if tries and trial is None and found.stage in _MAY_PREEMPT:
             trial = begin_trial(core, objects, job, now)
-        closed = _closed_by(objects, found)
+        closed = [*_closed_by(objects, found), *filter(None, [gates_to_come(job, vcjob)])]
         if absent and job.valid_tasks < job.min_available:
             found = with_absent(found, absent)
         elif absent:

@@ -19,6 +19,7 @@ from capcard_sched.model.pod_facts import group_of
 from capcard_sched.model.quoting import brief, command, escaped, plural
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.timestamps import parse_time
+from capcard_sched.model.unsupported import gates_text
 from capcard_sched.model.workload import display_name
 from capcard_sched.validation.features import template_text
 from capcard_sched.validation.templates import templates_of
@@ -115,6 +116,14 @@ def replicas_below_minimum(job: Job, owner: Json | None) -> str:
     if not isinstance(least, int) or least <= pods:
         return ""
     return f"the tasks of the Job have {plural(pods, 'pod')}, and minAvailable is {least}"
+
+
+def gates_to_come(job: Job, owner: Json | None) -> str:
+    """The scheduling gates that the pods of a Job without pods get; "" for none."""
+    templates = templates_of(owner) if owner is not None and not job.tasks else ()
+    gates = [str(gate.get("name")) for one in templates for gate in spec(one.body).get("schedulingGates") or ()]
+    text = gates_text(list(dict.fromkeys(gates)))
+    return f"The pods of the Job get {text}" if text else ""
 
 
 def foreign_members(snapshot: CoreSnapshot, objects: ObjectView, job: Job) -> str:
