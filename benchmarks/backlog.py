@@ -142,7 +142,7 @@ def _explain(core: Core, view: DeltaObjects, *, fix: bool) -> float:
     """CPU seconds of the diagnosis of a gang without nodes, with those of its trials."""
     job = next(job for _, job in sorted(core.snapshot().state.jobs.items()) if job.queue == "queue-02" and job.pending)
     start = cpu_seconds()
-    found = explain(core, view, Subject(job, None), NOW, is_live=False, fix=fix)
+    found = explain(core, view, Subject(job, None), NOW, fix=fix)
     if fix != (found.fixes is not None):
         raise RuntimeError("the gang needs no fix")
     return cpu_seconds() - start

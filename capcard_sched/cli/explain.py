@@ -73,7 +73,6 @@ def explain(
                 cluster.objects,
                 subject,
                 cluster.now,
-                is_live=cluster.given.is_live,
                 unreadable=cluster.unreadable,
                 fix=fix,
                 meanwhile=_import_report if output == "text" else lambda: None,

@@ -26,7 +26,8 @@ def snapshot(
     """Save a live cluster as one List of manifests that `-f` of every command reads. Writes nothing to the cluster.
 
     The file has the objects that the scheduler reads, each with the fields that it reads: no Secrets, no ConfigMaps,
-    no environment variables. The time and the installed scheduler-conf are in its field `savedState`.
+    no environment variables. The time and the installed scheduler-conf are in its field `savedState`. The Jobs and some
+    events are in its field `explained`: `explain` and the lists read them, simulations do not.
 
     Exit status: 0 when the file is written; 2 on bad input or an unreachable API server; 1 on an internal error.
 
@@ -42,11 +43,11 @@ def snapshot(
     try:
         given = live_input(source, namespace)
         settings = given.read()
-        items = manifests_of(given.deltas)
-        output.write_bytes(document_text(settings, items))
+        items, explained = manifests_of(given.deltas), given.fetch_explained()
+        output.write_bytes(document_text(settings, items, explained))
     except BadInputError as error:
         return usage_error(str(error))
     except OSError as error:
         return usage_error(f"{error.filename or output}: {error.strerror or error}")
-    put_error(f"wrote {len(items)} objects to {output}")
+    put_error(f"wrote {len(items) + len(explained)} objects to {output}")
     return 0

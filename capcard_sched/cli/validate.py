@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from capcard_sched.admission.manifests import FileView
 from capcard_sched.cli.exit_codes import BAD_INPUT, Files, usage_error
 from capcard_sched.cli.output import put_json
-from capcard_sched.framework.api.place_limits import SELECTED_NODES
+from capcard_sched.framework.api.place_limits import SELECTED_NODES, SHARED_DEVICES
 from capcard_sched.framework.conf.registry import Registry, RegistryError
 from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
 from capcard_sched.insight.sources.claim_checks import check_claims, device_cards
@@ -28,7 +28,7 @@ from capcard_sched.model.cards import no_card_quota
 from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.quantity import format_amount
 from capcard_sched.model.quoting import escaped, plural
-from capcard_sched.plugins.deviceshare.device_checks import check_devices
+from capcard_sched.plugins.deviceshare.device_checks import BEYOND_NODES, check_devices
 from capcard_sched.plugins.deviceshare.device_config import DEFAULT_CONFIG, read_device_config
 from capcard_sched.simulation.kinds import SCENARIO, is_namespaced
 from capcard_sched.simulation.manifests import (
@@ -55,6 +55,11 @@ if TYPE_CHECKING:
 
 #: Kind to the field that states its minimum.
 _FIELDS: Final = {"Job": "spec.minAvailable", "PodGroup": "spec.minResources"}
+#: The limit of a workload that no node holds, to the beginnings of warnings about the request that exceeds all nodes.
+_NO_PLACE: Final = {
+    SELECTED_NODES.format(limit=0): NO_NODE_MATCHES,
+    SHARED_DEVICES.format(limit=0): (BEYOND_NODES,),
+}
 _CONF_KEYS = frozenset({"actions", "tiers", "configurations"})
 
 
@@ -276,7 +281,8 @@ class Checker:
                 message = f"can never start: needs {needed}, quota is {limit} ({name} of queue {owner}{above})"
                 if not figures.limit and not above:
                     message = f"can never start: queue {owner} has no quota for {name} (needs {needed})"
-                if workload.exceeded.places == SELECTED_NODES.format(limit=0) and self._never_selected(places[key]):
+                begins = _NO_PLACE.get(workload.exceeded.places)
+                if begins is not None and self._raised(places[key], begins):
                     continue
                 if workload.exceeded.places:
                     message = workload.exceeded.text("").partition(";")[0]  # no session reserves anything here
@@ -289,12 +295,12 @@ class Checker:
                     message = f"can never start: {no_card_quota(owner)}, and it needs {needed} x {name}"
                 self.rows.append(places[key].row("error", _FIELDS.get(key[0], "spec"), message))
 
-    def _never_selected(self, obj: _CheckedObject) -> bool:
-        """Raises the warnings about an object whose labels no node has to errors; False without one."""
+    def _raised(self, obj: _CheckedObject, begins: tuple[str, ...]) -> bool:
+        """Raises the warnings about an object whose text begins with one of `begins` to errors; False without one."""
         own, is_found = obj.row("warning", "", ""), False
         for index, row in enumerate(self.rows):
             is_own = (row.file, row.document, row.object) == (own.file, own.document, own.object)
-            if is_own and row.severity == "warning" and row.message.startswith(NO_NODE_MATCHES):
+            if is_own and row.severity == "warning" and row.message.startswith(begins):
                 message = f"can never start: {row.message}"
                 self.rows[index], is_found = msgspec.structs.replace(row, severity="error", message=message), True
         return is_found

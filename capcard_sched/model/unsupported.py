@@ -13,7 +13,7 @@ from capcard_sched.model.annotations import QUEUE_ALLOCATION_GATE
 from capcard_sched.model.quoting import brief
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 
 class _SpecPart(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True, gc=False):
@@ -130,7 +130,10 @@ DRA: Final = "dynamic resource allocation (DRA)"
 DYNAMIC_RESOURCES: Final = "predicate.DynamicResourceAllocationEnable"
 _NEEDED: Final = f"needs the plugin predicates, without {DYNAMIC_RESOURCES}: false"
 #: What replaces claims.
-DEVICES_FORM: Final = f"{DYNAMIC_RESOURCES}: true, or resources of a device plugin in the limits of the containers"
+DEVICES_FORM: Final = (
+    f"the plugin predicates with {DYNAMIC_RESOURCES}: true in the scheduler-conf, "
+    "or resources of a device plugin in the limits of the containers"
+)
 _GROUP_FORM: Final = "annotation scheduling.k8s.io/group-name and a PodGroup of scheduling.volcano.sh"
 CLAIMS: Final = PodFeature("resourceClaims", DRA, DEVICES_FORM, _claims, _NEEDED)
 #: A further feature is a field of `UnsupportedFields` and a row here. Claims come first.
@@ -147,6 +150,12 @@ def unsupported_by(spec: UnsupportedFields, *, claims: bool = False) -> Iterator
         names = feature.names(spec)
         if names is not None:
             yield Unsupported(feature, brief(names), feature.text(names))
+
+
+def needed_instead(texts: Iterable[str]) -> str:
+    """What replaces the features that the reasons of pods name, ` and ` between them; "" for none."""
+    text = "\n".join(texts)
+    return " and ".join(feature.accepted for feature in FEATURES if feature.name in text)
 
 
 def unsupported_text(spec: UnsupportedFields, *, claims: bool = False) -> str:

@@ -65,9 +65,10 @@ def render(found: JobDiagnosis) -> RenderableType:
     parts += _limits(found)
     parts += _pods(found)
     parts += _victims(found.victims)
-    parts += _evicted(found.evicted)
     if found.eviction_events:
         parts += [Text(""), *(Text(f"Evicted earlier: {text}") for text in found.eviction_events)]
+    else:  # a recording has no events
+        parts += _evicted(found.evicted)
     return Group(*parts)
 
 
@@ -197,8 +198,8 @@ def _pending(item: PendingPods, found: JobDiagnosis) -> list[RenderableType]:
     """The reasons of pods with one template; refusals of the job are not repeated for its pods."""
     head = (f"{brief(item.names)}: ", "bold")
     if item.refusal is not None and any(item.refusal.message == other.message for other in found.refusals):
-        is_admitted = found.phase not in {"", PodGroupPhase.PENDING.value}
-        return [Text.assemble(head, _OUTCOMES["untried"] if is_admitted else "PodGroup not admitted")]
+        is_refused = found.phase in {"", PodGroupPhase.PENDING.value} and found.stage != "NotProcessed"
+        return [Text.assemble(head, "PodGroup not admitted" if is_refused else _OUTCOMES["untried"])]
     on, to = (f" on {item.node}", f" to {item.node}") if item.node else ("", "")
     parts: list[RenderableType] = [Text.assemble(head, _OUTCOMES[item.outcome].format(on=on, to=to))]
     if item.message and item.outcome in {"refused", "unfit"}:

@@ -120,7 +120,6 @@ def diagnose_attempted(cluster: Cluster, wanted: DiagnosisRequest, limits: Limit
         cluster.objects,
         subject,
         cluster.now,
-        is_live=cluster.is_live,
         unreadable=cluster.unreadable,
         fix=wanted.fix,
         tries=wanted.tries,

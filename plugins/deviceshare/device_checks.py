@@ -33,6 +33,8 @@ Json: TypeAlias = dict[str, Any]
 
 #: Resources of whole cards, and those of gpushare.
 _OTHER_CARDS: Final = ("nvidia.com/gpu", "volcano.sh/gpu-memory", "volcano.sh/gpu-number")
+#: The beginning of warnings about requests that are larger than each node.
+BEYOND_NODES: Final = "asks for "
 _HANDSHAKE_FORM: Final = "Requesting_2025.07.22 11:59:00, in UTC"
 
 
@@ -179,11 +181,11 @@ def _against_nodes(
     most = max(len(cards) for cards in nodes)
     if wanted.number > most:
         asked = names.number if names.number in dict(place.amounts.limits) else names.memory
-        message = f"asks for {wanted.number} cards of one node; the largest node of the input registers {most}"
+        message = f"{BEYOND_NODES}{wanted.number} cards of one node; the largest node of the input registers {most}"
         yield Finding("warning", place.field(asked), message)
     largest = max((card.memory for cards in nodes for card in cards), default=0)
     if wanted.share.memory > largest:
-        message = f"asks for {wanted.share.memory:,} of each card; the largest card of the input has {largest:,}"
+        message = f"{BEYOND_NODES}{wanted.share.memory:,} of each card; the largest card of the input has {largest:,}"
         yield Finding("warning", place.field(names.memory), message)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from capcard_sched.framework.api.node_hooks import NODE_AMOUNTS, NODE_PODS, filter, score
 from capcard_sched.framework.api.node_view import FilterResult
-from capcard_sched.framework.api.place_limits import PlaceLimit
+from capcard_sched.framework.api.place_limits import SHARED_DEVICES, PlaceLimit
 from capcard_sched.framework.api.plugin import Plugin, Reads, Sample
 from capcard_sched.framework.toolkit.annotation_warnings import AnnotationWarnings
 from capcard_sched.model.reasons import DEVICE_REQUEST
@@ -228,8 +228,7 @@ class DeviceShare(Plugin):
         stamp = self.rows.offers, self._free.epoch, table.generation, len(table)
         if stamp != self._idle[0]:
             self._idle = stamp, np.array([self._free.idle_state(node) for node in table.nodes], dtype=np.int64)
-        text = "the nodes whose shared devices take one of them have space for {limit}"
-        yield PlaceLimit(text, nodes=results.scores(self._idle[1]) != _NEVER, key=self.rows.offers)
+        yield PlaceLimit(SHARED_DEVICES, nodes=results.scores(self._idle[1]) != _NEVER, key=self.rows.offers)
 
     def _reads_state(self, signature: PodSignature) -> bool:
         return self.results(signature.cls) is not None and not self._reads_cards(signature)

@@ -37,6 +37,9 @@ STATEMENTS = Statements(
         f"job train queue=b min=2 + w*2 cpu=1 gpu=1 card={CARD}",
         f"job large queue=b min=1 + w*1 cpu=1 gpu=9 card={CARD}",
         f"job lost queue=cc min=1 + w*1 cpu=1 gpu=1 card={CARD}",
+        f"job refused queue=a min=2 request={CARD}:2 + w*2 cpu=1 gpu=1 card={CARD}",
+        "job wide queue=c min=2 + w*2 cpu=30",
+        "job wrong queue=b min=1 plugins={nope: []} + w*1 cpu=1",
         "pod gated queue=b cpu=1 schedulingGates=[{name: example.com/later}]",
         "group few queue=b min=3",
         "pod few-0 group=few queue=b cpu=1",
@@ -53,6 +56,10 @@ async def world(cluster: Cluster) -> World:
     kinds = ("PriorityClass", "Queue", "Node", "Job", "Deployment", "ReplicaSet", "Pod", "PodGroup")
     objects = [obj for kind in kinds for obj in found.of(kind)]
     await create_as_they_are(cluster, json.loads(json.dumps(objects)))
+    for event in json.loads(json.dumps(found.warnings_about("Job"))):
+        event["involvedObject"]["namespace"] = cluster.namespace
+        event["metadata"] = {"name": event["metadata"]["name"], "namespace": cluster.namespace}
+        await cluster.create(event)
     return found
 
 
@@ -78,6 +85,7 @@ async def cached(cluster: Cluster, control_plane: ControlPlane, tmp_path: Path) 
 def plain(groups: Iterable[Manifest], text: str, namespace: str) -> list[str]:
     """A text without what differs between two clusters: namespace, ages, times, and names made from uids of pods."""
     text = text.replace(f"{namespace}/", "default/").replace(f"namespace {namespace}", "namespace default")
+    text = text.replace(f" -n {namespace}", " -n default")
     for group in groups:
         for owner in group["metadata"].get("ownerReferences") or ():
             if owner["kind"] == "Pod":
@@ -91,11 +99,15 @@ def plain(groups: Iterable[Manifest], text: str, namespace: str) -> list[str]:
 async def test_each_source_gives_the_text_of_the_manifests(world: World, cluster: Cluster, shell: Shell) -> None:
     assert (await shell("snapshot -o cluster.json")).status == 0
     names = {job.name for job in world.waiting()}
-    assert {"job/large", "podgroup/few", "deployment/ports", "pod/unnamed"} <= names
+    assert {"job/large", "job/refused", "podgroup/few", "deployment/ports", "pod/unnamed"} <= names
     differences, groups = [], world.of("PodGroup")
-    for name in sorted(names | {"pod/solo", "pod/next", "deployment/chat"}):
-        manifests = plain(groups, world.answer(name)[1], cluster.namespace)
-        words = f"explain {name} -n {{namespace}} --no-expected-start"
+    of_jobs = [(f"job/{name}", True) for name in ("large", "lost", "refused", "wide", "wrong")]  # fixes change the Job
+    for name, fix in [
+        *((name, False) for name in sorted(names | {"pod/solo", "pod/next", "deployment/chat"})),
+        *of_jobs,
+    ]:
+        manifests = plain(groups, world.answer(name, fix=fix)[1], cluster.namespace)
+        words = f"explain {name} -n {{namespace}} --no-expected-start{' --fix' if fix else ''}"
         live, cached = await shell.both(words)
         saved = await shell(f"{words} -f cluster.json")
         for source, answer in {"live": live, "cache": cached, "snapshot": saved}.items():

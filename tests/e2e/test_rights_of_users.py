@@ -147,6 +147,7 @@ async def test_rights_in_one_namespace_show_readable_objects_and_name_denied_rig
             assert "nodes, " in err, verb.words
     saved = json.loads(await asyncio.to_thread((tmp_path / "cluster.json").read_text))
     assert {item["kind"] for item in saved["items"]} == {"Pod", "PodGroup"}
+    assert [obj["metadata"]["name"] for obj in saved["explained"]] == ["train"]
     assert {"nodes", "queues", "pods of other namespaces"} <= set(saved["savedState"]["unreadable"])
     elsewhere = await shell("job list -n elsewhere", config, namespaced=False)
     assert elsewhere[0] == 2

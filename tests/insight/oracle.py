@@ -488,7 +488,7 @@ def check_objects(case: Case) -> Iterator[Wrong]:
     """Sentences about gates, schedulers, failed pods and queues name what the objects have."""
     world, said = case.world, case.found.summary
     pods = world.members(case.job.group)
-    gated = [pod["metadata"]["name"] for pod in pods if pod["spec"].get("schedulingGates")]
+    gated = [pod["metadata"]["name"] for pod in pods if pod["spec"].get("schedulingGates") and not ended(pod)]
     if (match := re.search(r"(\d+) pods? \((.*?)\) ha(?:s|ve) scheduling gate", case.text)) and int(match[1]) != len(
         gated
     ):

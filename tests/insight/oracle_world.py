@@ -169,6 +169,12 @@ class World:
         held = {pod["metadata"]["uid"] for pod in self.of("Pod") if pod["spec"].get("nodeName") and not ended(pod)}
         return placed == held
 
+    def warnings_about(self, kind: str) -> list[Json]:
+        """The Warning events about objects of a kind."""
+        assert self._store is not None
+        events = self._store.list("Event")
+        return [one for one in events if one["type"] == "Warning" and one["involvedObject"]["kind"] == kind]
+
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def answer(self, name: str, *, fix: bool = False) -> tuple[JobDiagnosis, str]:
@@ -182,7 +188,7 @@ class World:
         objects = StoreObjects(self._store)
         subject = find(self._core, objects, "default", name)
         assert subject is not None, name
-        found = explain(self._core, objects, subject, EPOCH + self.end / SECOND, is_live=False, fix=fix)
+        found = explain(self._core, objects, subject, EPOCH + self.end / SECOND, fix=fix)
         found = msgspec.json.decode(msgspec.json.encode(found), type=JobDiagnosis)
         console = Console(file=io.StringIO(), width=1000, color_system=None)
         console.print(render(found))

@@ -63,7 +63,7 @@ def _check_explanations(cluster: LoadedCluster, jobs: list[dict[str, Any]], queu
         name = f"podgroup/{job['podGroup']}" if job["podGroup"] else f"{job['kind']}/{job['name']}"
         subject = find(cluster.core, cluster.objects, job["namespace"], name)
         assert subject is not None, name
-        diagnosis = explain(cluster.core, cluster.objects, subject, cluster.now, is_live=False)
+        diagnosis = explain(cluster.core, cluster.objects, subject, cluster.now)
         if job["stage"]:
             assert (job["stage"], job["reason"]) == (diagnosis.stage, diagnosis.summary)
         else:

@@ -153,7 +153,7 @@ def fixes_of(cluster: LoadedCluster) -> FixSearch | None:
     """The fixes as explained, by name."""
     subject = find(cluster.core, cluster.objects, "default", "subject")
     assert subject is not None
-    return explain(cluster.core, cluster.objects, subject, cluster.now, is_live=False, fix=True).fixes
+    return explain(cluster.core, cluster.objects, subject, cluster.now, fix=True).fixes
 
 
 def operations_of(fix: SuggestedFix, cluster: LoadedCluster, kind: str) -> list[dict[str, Any]]:

@@ -118,7 +118,7 @@ def _answers(core: Core, view: DeltaObjects) -> dict[str, object]:
     for key, job in sorted(core.snapshot().state.jobs.items()):
         subject = find(core, view, "default", f"podgroup/{job.name}")
         if subject is not None:
-            found[key] = msgspec.to_builtins(explain(core, view, subject, _NOW, is_live=True))
+            found[key] = msgspec.to_builtins(explain(core, view, subject, _NOW))
     capacity = CapacityReader(core.snapshot())
     return {
         **found,

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -184,6 +185,8 @@ class StateInput(Input):
 
     #: Every object, once the state is read; Jobs of a live cluster, too, which are not for a core.
     deltas: Iterable[Delta] = ()
+    #: The Jobs and events of a saved state, which are not for a core either.
+    explained: Sequence[Delta] = ()
     #: Unix seconds of the state.
     now: float = 0.0
     #: Recordings of the cluster.
@@ -236,12 +239,13 @@ class StateInput(Input):
         return self.core(self.source.scheduler_conf)
 
     def _objects(self) -> DeltaObjects:
-        return DeltaObjects(self.deltas)
+        return DeltaObjects(chain(self.deltas, self.explained))
 
     def _known_state(self, conf: Conf) -> KnownState:
         from capcard_sched.insight.estimates.expected_start import KnownState
 
-        return KnownState(manifests_of(self.deltas), self.now, conf, recorded=self.recorded)
+        jobs = DeltaObjects(self.explained).all_of("Job")
+        return KnownState([*jobs, *manifests_of(self.deltas)], self.now, conf, recorded=self.recorded)
 
 
 def saved_input(source: Source) -> StateInput | None:
@@ -255,7 +259,7 @@ def saved_input(source: Source) -> StateInput | None:
     if saved is None:
         return None
     found = StateInput(source)
-    found.settings, found.deltas = saved
+    found.settings, found.deltas, found.explained = saved
     found.now, found.when = saved.settings.now, f"in {source.file[0]}"
     return found
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from capcard_sched.cli.sources.source import Source
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.insight.estimates.expected_start import KnownState
+    from capcard_sched.insight.sources.object_view import Json
     from capcard_sched.kube.client import Client
     from capcard_sched.kube.connection import Connection
     from capcard_sched.kube.kinds import WatchedKind
@@ -112,6 +113,21 @@ class LiveInput(StateInput):
         core = self._first_core()
         core.apply_all(for_core(deltas))
         return self._loaded(core, read_only=True, headlines=headlines)
+
+    def fetch_explained(self) -> list[Json]:
+        """The Jobs and the events that diagnoses read, for a saved state. Raises BadInputError. After `read`."""
+        from capcard_sched.daemon.diagnosis.saved_state import as_manifest, saved_event, saved_job
+        from capcard_sched.insight.sources.live_objects import fetch_explained
+        from capcard_sched.kube.client import ApiError
+
+        try:
+            with api_errors(self.connection, besides=(_NOT_FOUND, _FORBIDDEN)):
+                jobs, events = fetch_explained(self.connection, self._wanted or self.namespace)
+        except ApiError as error:
+            print_notes({"missing" if error.status == _NOT_FOUND else "forbidden": ["jobs"]}, ())
+            return []
+        saved = [as_manifest("Job", saved_job(job)) for job in jobs]
+        return [*saved, *(as_manifest("Event", saved_event(event)) for event in events)]
 
     def _objects(self) -> DeltaObjects:
         from capcard_sched.insight.sources.live_objects import fetch_events, fetch_object
@@ -198,14 +214,16 @@ def _config_errors(kubeconfig: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def api_errors(connection: Connection) -> Iterator[None]:
-    """Raise the errors of an API server as BadInputError."""
+def api_errors(connection: Connection, besides: tuple[int, ...] = ()) -> Iterator[None]:
+    """Raise the errors of an API server, other than those with a status of `besides`, as BadInputError."""
     from capcard_sched.insight.sources.live_objects import MissingKindError
     from capcard_sched.kube.client import ApiError, Unreachable
 
     try:
         yield
     except (ApiError, MissingKindError, Unreachable) as error:
+        if getattr(error, "status", 0) in besides:
+            raise
         hint = f"; missing rights: {READER_HINT}" if getattr(error, "status", 0) == _FORBIDDEN else ""
         raise BadInputError(f"{connection.server}: {error}{hint}") from None
 

@@ -1,7 +1,8 @@
 """A saved state: the objects that the scheduler reads as one List of manifests, and the settings they were read under.
 
 `capcard-sched snapshot` writes one from a live cluster, the daemon one beside each dump. It is a List of manifests with
-a further field, `savedState`: whatever reads manifests reads it.
+the field `savedState`: whatever reads manifests reads it. A snapshot has the Jobs, and events about Jobs and queues, in
+its field `explained`: `explain` and the lists read them, and a simulation does not.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from capcard_sched.input_files import read_input
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.kinds import KIND_BY_NAME, kind_of_object
 from capcard_sched.model.kube_groups import KUBE_GROUP
+from capcard_sched.model.objects import ApiStruct, ObjectMeta, PodSpec
 from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ Json: TypeAlias = dict[str, Any]
 #: What a file of manifests that is no saved state begins with: JSON is an object.
 _OBJECT: Final = b"{"
 _FIELD: Final = b'"savedState"'
+#: Has the fields of the object, environment variables among them.
+_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 class SavedSettings(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -49,10 +53,35 @@ class SavedSettings(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 
 
 class SavedState(NamedTuple):
-    """A state as changes for a core."""
+    """A state as changes for a core, and the objects that no core reads."""
 
     settings: SavedSettings
     deltas: list[Delta]
+    explained: list[Delta]
+
+
+class _Template(ApiStruct, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+
+
+class SavedJob(ApiStruct, frozen=True, tag="Job", tag_field="kind"):
+    """A Job (batch.volcano.sh), with the fields of its pod templates that the scheduler reads of pods."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: Json = {}
+    status: Json = {}
+
+
+class SavedEvent(ApiStruct, frozen=True, tag="Event", tag_field="kind"):
+    """An event about an object."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    involved_object: Json = {}
+    reason: str = ""
+    message: str = ""
+    last_timestamp: str | None = None
+    event_time: str | None = None
 
 
 class SavedStateError(ValueError):
@@ -62,6 +91,7 @@ class SavedStateError(ValueError):
 class _SavedDocument(msgspec.Struct, rename="camel"):
     saved_state: SavedSettings | None = None
     kind: str = ""
+    explained: list[msgspec.Raw] = []
     items: list[msgspec.Raw] = []
 
 
@@ -82,16 +112,41 @@ _READ: Final = [kind for kind in KIND_BY_NAME.values() if kind.watch is not None
 #: Type in a document to type of the object.
 _PLAIN: Final = {_with_version(kind, kind.watch.type): kind.watch.type for kind in _READ if kind.watch is not None}
 _decode_item: Final = msgspec.json.Decoder(Union[(*_PLAIN,)]).decode
+_decode_explained: Final = msgspec.json.Decoder(SavedJob | SavedEvent).decode
 
 
 def document_of(settings: SavedSettings, items: Iterable[Json]) -> Json:
     return {"apiVersion": "v1", "kind": "List", "savedState": msgspec.to_builtins(settings), "items": list(items)}
 
 
-def document_text(settings: SavedSettings, items: Iterable[Json]) -> bytes:
+def document_text(settings: SavedSettings, items: Iterable[Json], explained: Iterable[Json] = ()) -> bytes:
     """The document of a state as JSON, one object per line: indented, reading it takes twice the time."""
-    head = msgspec.json.encode({**document_of(settings, ()), "items": msgspec.Raw(b"[")}).removesuffix(b"}")
-    return head + b"\n" + b",\n".join(map(msgspec.json.encode, items)) + b"\n]}\n"
+    text = msgspec.json.encode({**document_of(settings, ()), "items": msgspec.Raw(b"[")}).removesuffix(b"}")
+    text += b"\n" + b",\n".join(map(msgspec.json.encode, items)) + b"\n]"
+    if further := list(map(msgspec.json.encode, explained)):
+        text += b',"explained":[\n' + b",\n".join(further) + b"\n]"
+    return text + b"}\n"
+
+
+def saved_job(job: Json) -> SavedJob:
+    """A Job of the API server. Of a pod template with fields of a wrong type the task keeps none."""
+    body = {**(job.get("spec") or {})}
+    if isinstance(body.get("tasks"), list):
+        body["tasks"] = [{**task, "template": _saved_template(task.get("template"))} for task in body["tasks"]]
+    meta = msgspec.convert(job["metadata"], ObjectMeta)
+    return SavedJob(meta, body, job.get("status") or {})
+
+
+def saved_event(event: Json) -> SavedEvent:
+    """An event of the API server."""
+    return msgspec.convert(event, SavedEvent)
+
+
+def _saved_template(template: Any) -> Json:
+    with contextlib.suppress(msgspec.ValidationError):
+        found: Json = msgspec.to_builtins(msgspec.convert(template or {}, _Template))
+        return found
+    return {}
 
 
 def saved_settings(path: Path) -> SavedSettings | None:
@@ -107,8 +162,12 @@ def read_saved_state(path: Path) -> SavedState | None:
     document = _decoded(path)
     if document.saved_state is None:
         return None
+    try:
+        explained: list[Delta] = [ObjectChanged(_decode_explained(item)) for item in document.explained]
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise SavedStateError(f"{path}: explained: {error}") from None
     with contextlib.suppress(msgspec.ValidationError, RecursionError):
-        return SavedState(document.saved_state, _changes(document.items))
+        return SavedState(document.saved_state, _changes(document.items), explained)
     found: list[Delta] = []
     for number, text in enumerate(document.items):  # the slow way names the object
         kind = None
@@ -121,7 +180,7 @@ def read_saved_state(path: Path) -> SavedState | None:
         except msgspec.ValidationError as error:
             name = "" if kind is None else f"{kind.name}: "
             raise SavedStateError(f"{path}: items[{number}]: {name}{error}") from None
-    return SavedState(document.saved_state, found)
+    return SavedState(document.saved_state, found, explained)
 
 
 def _bytes(path: Path) -> bytes:
@@ -183,6 +242,7 @@ def manifests_of(found: Iterable[Delta]) -> list[Json]:
 
 
 def as_manifest(kind: str, obj: msgspec.Struct) -> Json:
-    """An object as a manifest: the fields that the scheduler reads."""
+    """An object as a manifest: the fields that the scheduler reads, without the copy that `kubectl apply` leaves."""
     fields: Json = msgspec.to_builtins(obj)
+    ((fields.get("metadata") or {}).get("annotations") or {}).pop(_LAST_APPLIED, None)
     return {"apiVersion": KIND_BY_NAME[kind].api_version, **fields}

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 #: The text of the limit of a node selector and a required node affinity.
 SELECTED_NODES: Final = "the nodes that match their node selector and affinity have space for {limit}"
+#: The text of the limit of shared devices.
+SHARED_DEVICES: Final = "the nodes whose shared devices take one of them have space for {limit}"
 
 
 class PlaceLimit(NamedTuple):

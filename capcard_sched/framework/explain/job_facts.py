@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from capcard_sched.framework.backlog.task_outcome import TaskOutcome
+from capcard_sched.framework.close.podgroups import refusal_of
 from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.framework.explain.limits import LimitReader, shown_refusal
 from capcard_sched.framework.explain.rejections import INSUFFICIENT, ObservedAttempt
@@ -31,7 +33,6 @@ from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.model.workload import display_name
 
 if TYPE_CHECKING:
-    from capcard_sched.framework.backlog.task_outcome import TaskOutcome
     from capcard_sched.framework.core import CoreSnapshot
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.autoscaled_groups import AutoscaledGroup
@@ -86,7 +87,10 @@ class JobFacts:
         self.cards_of_pods = {task.name: self.cards_by_class[task.cls].alternatives for task in self.waiting}
         #: Cards that `card.request` declares, and those that the pods request; in thousandths.
         self.declared, self.counted = self._declared(), self._counted()
-        self.refusals = session.results.refusals_of(job)
+        # A session refuses a missing PodGroup after a grace period, which a reader of the cluster begins anew.
+        missing = refusal_of(job) if job.pending and not job.uid else None
+        self._missing = missing and TaskOutcome("refused", missing.message, refusal=missing)
+        self.refusals = [missing] if missing is not None else session.results.refusals_of(job)
         #: The job that blocks this one in its FIFO queue; None for none.
         self.head = session.jobs.get(session.results.blocked_by_head.get(job.key, ""))
         #: Queue to `spec.capability`.
@@ -115,6 +119,7 @@ class JobFacts:
         self.capacity = self._capacities(self.pending)
         self.stranded = limits.stranded.of_pods(self.waiting, self.pending)
         self.known_cards = sorted(self._capacity.cards)
+        self.has_card_quotas = "capacity-card" in snapshot.conf.quota_plugins.names
         #: The card quota of the queue in thousandths, and why the annotation is invalid.
         self.quota, self.quota_problem = limits.quota(queue), limits.quota_problem(queue)
 
@@ -168,7 +173,7 @@ class JobFacts:
         """Pending tasks, grouped by template and outcome, in task order."""
         groups: dict[tuple[TaskClass, TaskOutcome | None], list[Task]] = {}
         for task in self.waiting:
-            outcome = self._session.results.outcome_of(task.uid)
+            outcome = self._missing or self._session.results.outcome_of(task.uid)
             if outcome is not None and outcome.node:
                 outcome = type(outcome)(outcome.kind, outcome.message, "", outcome.refusal, outcome.nominated)
             groups.setdefault((task.cls, outcome), []).append(task)

@@ -106,7 +106,7 @@ def _over_every_limit(data: JobFacts) -> list[str]:
         minimum = f"by {CARD_REQUEST} it needs"
     if data.inherits(data.exceeded):
         return [f"{minimum} {quantity(resource, needed)}, and {data.given_by(queue, found)}"]
-    of_card = found.resource not in (CPU, MEMORY, *VGPU_RESOURCES)
+    of_card = data.has_card_quotas and found.resource not in (CPU, MEMORY, *VGPU_RESOURCES)
     if of_card and not limit and queue == data.queue.name and not (data.quota or data.quota_problem):
         return [f"{no_card_quota(queue)}; {minimum} {quantity(resource, needed)}"]
     if of_card and not limit and queue == data.queue.name and (cause := _without_quota(data, found.resource)):

@@ -49,7 +49,11 @@ def no_node(data: JobFacts, pods: PendingPods, *, restricted: bool = False) -> t
         return (f"{first}; {others[0].text}" if others else first), [*more, *further, *facts]
     if not others:
         return f"No node fits: {_of_pod(data, pods)}", facts
-    cards = " or ".join(data.cards_of_pods.get(pods.names[0], ()))
+    alternatives = data.cards_of_pods.get(pods.names[0], ())
+    cards = " or ".join(alternatives)
+    smaller = [row for row in data.capacity if row.card in alternatives and row.histogram]  # they accept the pods
+    if smaller and len({row.per_pod for row in smaller}) == 1:
+        cards = quantity(cards, smaller[0].per_pod)
     excluded = all(row.reason == CORDONED or row.reason.startswith(TAINTED) for row in others)
     head = f"No node with {cards} accepts the pods" if cards and excluded else "No node fits"
     return f"{head}: {others[0].text}", [*further, *facts]

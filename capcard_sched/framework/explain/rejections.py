@@ -165,7 +165,8 @@ def rejection_of(session: Session, engine: PlacementEngine, task: Task) -> PodRe
                 hook=hook,
                 names=tuple(sorted(nodes[row].name for row in rows)[:MOST_LISTED]),
                 decides=bool(deciding.any()),
-                text=describe.text(reason, [nodes[row] for row in rows]) + _details(details, plugin),
+                text=describe.text(reason, [nodes[row] for row in rows])
+                + _details(details, plugin, nodes[rows[0]].name if len(rows) == 1 else ""),
             )
         )
     found.sort(key=lambda row: (not row.decides, -len(row.names), -row.nodes, row.reason))
@@ -198,19 +199,26 @@ def _rejected_besides(
 def _with_other_cards(session: Session, task: Task, view: NodeView) -> NDArray[np.bool_]:
     """The nodes of a view without a card that a pod accepts; none for a pod without the name of a card.
 
-    Devices of claims are no resources of their node: the allocator decides on each node.
+    Devices of claims are no resources of their node: those of a pod with claims are the nodes without devices, unless
+    all are.
     """
     cards = session.dispatch.first("pod_cards", task.cls)
-    if cards is None or not cards.names or task.cls.claims:
-        return np.zeros(len(view), dtype=bool)
     nodes, cards_of = session.nodes.nodes, session.state.cards_of
+    if task.cls.claims:
+        pools = session.snapshot.devices.pools
+        bare = np.array([not list(pools(nodes[row].name, nodes[row].labels)) for row in view.rows.tolist()], bool)
+        return bare if not bare.all() else np.zeros(len(view), dtype=bool)
+    if cards is None or not cards.names:
+        return np.zeros(len(view), dtype=bool)
     return np.array([cards_of(nodes[row]).keys().isdisjoint(cards.alternatives) for row in view.rows.tolist()], bool)
 
 
-def _details(found: Sequence[NearestNode], plugin: str) -> str:
-    """` (n1: 3 cards requested, 2 registered)`: the first figures of a plugin."""
+def _details(found: Sequence[NearestNode], plugin: str, name: str) -> str:
+    """` (n1: 3 cards requested, 2 registered)`: the first figures of a plugin; without the node if it is `name`."""
     first = next((one for one in found if one.plugin == plugin), None)
-    return f" ({first.node}: {'; '.join(first.texts)})" if first is not None else ""
+    if first is None:
+        return ""
+    return f" ({'' if first.node == name else f'{first.node}: '}{'; '.join(first.texts)})"
 
 
 class _Description:

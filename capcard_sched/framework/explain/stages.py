@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from capcard_sched.framework.close.podgroups import refusal_of
 from capcard_sched.framework.explain import node_causes, sentences
 from capcard_sched.framework.explain.awaited import with_awaited
 from capcard_sched.framework.explain.limit_causes import (
@@ -42,7 +41,8 @@ def decide(data: JobFacts) -> StageResult:
     """The stage of a job: gated pods of its minimum, then what can never start, come first."""
     gated = _gated(data)
     if gated is not None:
-        return gated._replace(facts=[*gated.facts, *_besides_gates(data)])
+        lost = map(sentences.capital, losses_of(data.tasks))
+        return gated._replace(facts=[*gated.facts, *_besides_gates(data, gated.summary), *lost])
     if not data.waiting and (data.tasks or data.job.phase is not PodGroupPhase.PENDING):
         return _without_pending(data)
     if data.job.pending and not data.job.uid:
@@ -70,7 +70,7 @@ def _without_group(data: JobFacts) -> str:
         for one in data.session_snapshot.state.jobs.values()
         if one.namespace == job.namespace and one.uid and not one.implicit and bool(kube_name(one.name)) == bool(native)
     ]
-    text = sentences.plain(refusal_of(job).message)
+    text = sentences.plain(data.refusals[0].message)
     if native:
         text = f"PodGroup {escaped(native)} of scheduling.k8s.io does not exist"
     near = sentences.nearest(native or job.name, known)
@@ -202,12 +202,13 @@ def _nominated(pods: list[PendingPods]) -> StageResult:
     )
 
 
-def _besides_gates(data: JobFacts) -> list[str]:
-    """What keeps a job from starting without its gates, too."""
+def _besides_gates(data: JobFacts, summary: str) -> list[str]:
+    """What keeps a job from starting without its gates, too. `summary`: the obstacle of its pods."""
     if data.queue.state != "Open":
         return [admits_nothing(data)]
     causes, _ = never_causes(data)
-    refused = [not_admitted(data, one).summary for one in data.refusals[:1] if one.hook == "job_enqueueable"]
+    first = [one for one in data.refusals[:1] if one.hook == "job_enqueueable" and one.message != summary]
+    refused = [not_admitted(data, one).summary for one in first]
     return [f"{NEVER} without the gates, too: {cause}" for cause in causes] or refused
 
 

@@ -17,6 +17,7 @@ from capcard_sched.insight.diagnosis.unscheduled import (
     diagnose_by_conditions,
     diagnose_unscheduled,
     foreign_members,
+    gates_to_come,
     replicas_below_minimum,
     with_absent,
 )
@@ -107,7 +108,6 @@ def explain(
     subject: Subject,
     now: float,
     *,
-    is_live: bool,
     unreadable: Sequence[str] = (),
     fix: bool = False,
     tries: bool = True,
@@ -149,7 +149,7 @@ def explain(
             found = msgspec.structs.replace(found, facts=(*found.facts, UNTRIED))
         if tries and trial is None and found.stage in _MAY_PREEMPT:
             trial = begin_trial(core, objects, job, now)
-        closed = _closed_by(objects, found)
+        closed = [*_closed_by(objects, found), *filter(None, [gates_to_come(job, vcjob)])]
         if absent and job.valid_tasks < job.min_available:
             found = with_absent(found, absent)
         elif absent:
@@ -158,7 +158,7 @@ def explain(
             found,
             pods=wanted_pods(job, vcjob),
             problems=problems_of(core.snapshot(), objects, job, subject.object, limits),
-            eviction_events=_eviction_events(objects, job) if is_live and not job.implicit else (),
+            eviction_events=_eviction_events(objects, job) if not job.implicit else (),
         )
         meanwhile()
         tried = None
@@ -197,7 +197,7 @@ def _behind_head(core: Core, objects: ObjectView, job: Job, found: JobDiagnosis,
     summary = behind_head(found.summary, first.stage, first.summary)
     name = display_name(head)
     shown = [f"{name}: {lower(first.summary)}"] if summary == found.summary else []
-    fixes = f"`{command('capcard-sched', 'explain', name, '--fix')}` lists what starts it"
+    fixes = f"`{command('capcard-sched', 'explain', name, '--fix')}` searches what starts it"
     return msgspec.structs.replace(found, summary=summary, facts=(*shown, *found.facts, fixes))
 
 

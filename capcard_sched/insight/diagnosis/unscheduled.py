@@ -12,12 +12,14 @@ import msgspec
 from capcard_sched.controllers.objects import annotations_of, controller_of, is_owned, job_phase, spec
 from capcard_sched.framework.explain.limit_causes import INCOMPLETE
 from capcard_sched.framework.explain.sentences import plain
+from capcard_sched.insight.sources.object_view import CONTROLLER_FAILURES
 from capcard_sched.model.diagnosis import JobDiagnosis, PendingPods
 from capcard_sched.model.kinds import BATCH_JOB, kind_of
 from capcard_sched.model.pod_facts import group_of
 from capcard_sched.model.quoting import brief, command, escaped, plural
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.timestamps import parse_time
+from capcard_sched.model.unsupported import gates_text
 from capcard_sched.model.workload import display_name
 from capcard_sched.validation.features import template_text
 from capcard_sched.validation.templates import templates_of
@@ -85,7 +87,7 @@ def _diagnose(snapshot: CoreSnapshot, objects: ObjectView, job: Job | None, obj:
         failures = [
             event
             for event in objects.events("Job", str(meta.get("namespace") or "default"), meta["name"])
-            if event.get("reason") in _CONTROLLER_FAILURES
+            if event.get("reason") in CONTROLLER_FAILURES
         ]
         if failures:
             cause = f"{failures[-1]['reason']}: {failures[-1].get('message')}"
@@ -116,6 +118,14 @@ def replicas_below_minimum(job: Job, owner: Json | None) -> str:
     return f"the tasks of the Job have {plural(pods, 'pod')}, and minAvailable is {least}"
 
 
+def gates_to_come(job: Job, owner: Json | None) -> str:
+    """The scheduling gates that the pods of a Job without pods get; "" for none."""
+    templates = templates_of(owner) if owner is not None and not job.tasks else ()
+    gates = [str(gate.get("name")) for one in templates for gate in spec(one.body).get("schedulingGates") or ()]
+    text = gates_text(list(dict.fromkeys(gates)))
+    return f"The pods of the Job get {text}" if text else ""
+
+
 def foreign_members(snapshot: CoreSnapshot, objects: ObjectView, job: Job) -> str:
     """That members of a gang are of other schedulers, and their gates; "" for none."""
     found: dict[str, list[str]] = {}
@@ -144,8 +154,6 @@ def with_absent(found: JobDiagnosis, absent: str) -> JobDiagnosis:
 
 #: The patch of a Job of Kubernetes that is suspended.
 _RESUMED: Final = '{"spec": {"suspend": false}}'
-#: Reasons of events of the job controller about a Job that gets no PodGroup.
-_CONTROLLER_FAILURES: Final = frozenset({"PluginError", "PVCError", "PodGroupError", "FailedCreate"})
 _CONTROLLER: Final = (
     "The controllers of capcard-sched or of Volcano create PodGroups; `capcard-sched controllers` runs ours"
 )

@@ -45,6 +45,7 @@ from capcard_sched.model.kinds import BATCH_JOB
 from capcard_sched.model.numbers import whole_number
 from capcard_sched.model.objects import QueueObject
 from capcard_sched.model.quantity import QuantityError, base_amount, format_amount
+from capcard_sched.model.status import COMPLETED_STATUSES, TaskStatus
 from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.model.workload import has_made_group
 from capcard_sched.simulation.store import merged
@@ -282,7 +283,7 @@ class Execution:
         def rank(task: Task) -> tuple[bool, int, str]:
             return task.node is not None, deletion_cost(self._pod(task)), task.name
 
-        tasks = sorted((task for job in self._jobs_of(key) for task in job.tasks.values()), key=rank)
+        tasks = sorted((task for job in self._jobs_of(key) for task in job.tasks.values() if is_active(task)), key=rank)
         self._end(tasks[: max(0, len(tasks) - replicas)])
 
     def _end(self, tasks: Iterable[Task], *, restarts: bool = False) -> None:
@@ -303,6 +304,11 @@ class Execution:
                 self.edits.remove(POD, task.namespace, task.name, task.uid)
             if not job.implicit:
                 self.edits.remove(POD_GROUP, job.namespace, job.name)
+
+
+def is_active(task: Task) -> bool:
+    """Whether a ReplicaSet counts a pod among its replicas: it neither ended nor terminates."""
+    return task.status is not TaskStatus.RELEASING and task.status not in COMPLETED_STATUSES
 
 
 def is_complete(job: Job, ending: Sequence[Task]) -> bool:

@@ -9,6 +9,7 @@ Where all this finds none, the candidates are tried in pairs.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from contextlib import suppress
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -27,6 +28,7 @@ from capcard_sched.insight.sources.changes import UnknownObjectError
 from capcard_sched.insight.trials.change import ProposedChange
 from capcard_sched.insight.trials.forked_copy import ForkedCopyError, RunningCopy, cpu_seconds, in_copy
 from capcard_sched.model.trials import FixSearch, StartablePods, SuggestedFix
+from capcard_sched.model.unsupported import needed_instead
 from capcard_sched.model.workload import display_name
 
 if TYPE_CHECKING:
@@ -49,7 +51,6 @@ _MOST_STEPS: Final = 4
 #: Stages that need no fix, and stages of jobs that sessions do not attempt.
 _DONE: Final = frozenset({"Scheduled", "Schedulable", "Finished", "Degraded", "Terminating"})
 _NOT_ATTEMPTED: Final = {
-    "Unsupported": "a requested feature is not supported",
     "Gated": "scheduling gates of its pods have to be removed first",
     "NoPods": "its pods do not exist",
     "Suspended": "it is suspended",
@@ -75,7 +76,7 @@ def suggest_fixes(
     """
     if found.stage in _DONE:
         return None
-    if found.stage in {"NotProcessed", *_NOT_ATTEMPTED}:
+    if found.stage in {"NotProcessed", "Unsupported", *_NOT_ATTEMPTED}:
         return without_search(found)
     if core.snapshot().conf.option("extender") is not None:
         return without_search(found, "trials would call the webhook of the extender")
@@ -93,7 +94,11 @@ def without_search(found: JobDiagnosis, reason: str = "") -> FixSearch | None:
     if found.stage in _DONE:
         return None
     reason = _NOT_ATTEMPTED.get(found.stage, reason)
-    if found.stage == "NotProcessed":
+    if found.stage == "Unsupported":
+        reason = f"its pods need {needed_instead((found.summary, *found.facts))}"
+    elif found.stage == "NotProcessed" and found.refusals:
+        reason = "its PodGroup has to be created first, or its pods have to name another one"
+    elif found.stage == "NotProcessed":
         is_foreign = " scheduled by " in found.summary
         reason = "another scheduler is responsible" if is_foreign else "no controller has processed it"
     return FixSearch(goal="the job starts", fixes=(), trials=0, reason=reason)
@@ -168,7 +173,8 @@ class _FixFinder:
     def _accept(self, candidate: Candidate, fixes: list[tuple[Candidate, bool]]) -> Sequence[Candidate]:
         """Add the smallest part of a candidate with which the job starts; returns further changes that it needs."""
         smallest, proven = self._smallest(candidate)
-        if _contains_any(smallest, fixes):
+        # Other pods of the same workload make no other fix.
+        if _contains_any(smallest, fixes) or any(_shape(smallest) == _shape(fix) for fix, _ in fixes):
             return ()
         vain = self._in_vain(smallest)
         if vain is None:
@@ -257,13 +263,16 @@ class _FixFinder:
             self._begun[frozenset(changes)] = run, RunningCopy(partial(run.result, only), FixTrial)
 
     def _in_vain(self, changes: Candidate) -> FixTrial | None:
-        """The trial with the pods of one workload ending last in which the job does not start; None without one.
+        """The trial with pods ending last in which the job does not start: those of one workload, or all; or None.
 
-        Pods take different times to end, and what the first ones free may start another job.
+        Pods take different times to end: another job may take what the first ones free, or a quota that is raised.
         """
         ends = dict.fromkeys(change.key for change in changes if change.kind == "End")
-        for last in ends if len(ends) > 1 else ():
-            late = [change for change in changes if change.kind == "End" and change.key == last]
+        groups = [{last} for last in ends] if len(ends) > 1 else []
+        if ends and any(change.kind != "End" for change in changes):
+            groups.append(set(ends))
+        for last in groups:
+            late = [change for change in changes if change.kind == "End" and change.key in last]
             run = self._prepared([change for change in changes if change not in late], late=late)
             if not (found := in_copy(run.result, FixTrial)).starts:
                 return found
@@ -412,6 +421,11 @@ def _contains_any(changes: Candidate, fixes: Iterable[tuple[Candidate, bool]]) -
         {change.identity for change in fix} <= own and (len(fix) == 1 or _gang(changes) <= _gang(fix))
         for fix, _ in fixes
     )
+
+
+def _shape(changes: Candidate) -> Counter[object]:
+    """The changes, of pods that end their workload and number."""
+    return Counter((change.kind, change.key) if change.kind == "End" else change.identity for change in changes)
 
 
 def _gang(changes: Candidate) -> int:

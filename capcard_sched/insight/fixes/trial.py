@@ -18,14 +18,15 @@ from capcard_sched.insight.trials.change import ProposedChange
 from capcard_sched.insight.trials.preemption import EVICTING_ACTIONS
 from capcard_sched.insight.trials.trial import PERIOD, advance
 from capcard_sched.insight.trials.victims import may_end
-from capcard_sched.model.deltas import Delta, ObjectChanged
+from capcard_sched.model.deltas import Delta, ObjectChanged, ObjectGone
 from capcard_sched.model.intents import Bind
 from capcard_sched.model.objects import PodObject
 from capcard_sched.model.status import PodGroupPhase
+from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.model.trials import StateDifference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from capcard_sched.admission.review import ClusterView
     from capcard_sched.framework.core import Core
@@ -94,7 +95,7 @@ class FixTrialRun:
     ) -> None:
         """`absent`: without the job itself. `others_end`: without all others. `is_last`: no changes are added to these.
 
-        `late`: ends of pods that take effect once nothing happens any more after `changes`.
+        `late`: ends of pods, which terminate after `changes` until nothing happens any more.
 
         Raises RefusedError, UnknownObjectError, msgspec.ValidationError.
         """
@@ -114,6 +115,7 @@ class FixTrialRun:
             ends = Execution(Scene(core, view, job, subject.owner), cluster, now)
             ends.run(fix_lines(core, view, job, subject.owner, late))
             self._late = ends.deltas()
+            self._deltas += self._terminating()
         self.conf = self._execution.conf
 
     def result(self, only: str = "") -> FixTrial:
@@ -133,6 +135,15 @@ class FixTrialRun:
         found = diagnose_job(core.snapshot(), job)
         further = candidates(core, self._view, job, self._subject.owner, found)
         return FixTrial(False, difference, job.ready_tasks, restarted, found.summary, further)
+
+    def _terminating(self) -> Iterator[Delta]:
+        """The pods on nodes that end late: they hold their node, and count no more for their job."""
+        ending = [delta for delta in self._late if isinstance(delta, ObjectGone) and delta.kind == POD]
+        for delta in ending:
+            pod = self._view.get(POD, delta.namespace, delta.name)
+            if pod is not None and spec(pod).get("nodeName"):
+                metadata = {**pod["metadata"], "deletionTimestamp": format_timestamp(self._now)}
+                yield ObjectChanged(msgspec.convert({**pod, "metadata": metadata}, PodObject))
 
     def _react(self, core: Core, intents: Sequence[Intent]) -> list[Delta]:
         """Pods run after their binding, and can be evicted for others; the controller of a vcjob creates its pods."""

@@ -10,7 +10,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from capcard_sched.controllers.objects import JOB, Key
+from capcard_sched.controllers.objects import JOB, POD_GROUP, QUEUE, Key
+from capcard_sched.insight.sources.object_view import CONTROLLER_FAILURES
 from capcard_sched.kube.client import ApiError, Client, RequestError
 from capcard_sched.kube.controllers.records import BUILT_IN, RESOURCES
 from capcard_sched.kube.decode import PAGE, ReadAhead
@@ -20,6 +21,7 @@ from capcard_sched.kube.paths import collection_path
 from capcard_sched.kube.reflector import DeltaStore
 from capcard_sched.model.kinds import CRD_HINT, KIND_BY_NAME
 from capcard_sched.model.objects import ObjectMeta
+from capcard_sched.model.reasons import GROUP_EVICTED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
@@ -29,6 +31,12 @@ if TYPE_CHECKING:
     from capcard_sched.kube.instrumentation import Observer
     from capcard_sched.model.deltas import Delta
 
+#: Field selectors to the reasons of the events that diagnoses read.
+_EVENTS: Final = {
+    f"involvedObject.kind={JOB},type=Warning": CONTROLLER_FAILURES,
+    f"involvedObject.kind={QUEUE},reason=CloseQueue": {"CloseQueue"},
+    f"involvedObject.kind={POD_GROUP},reason={GROUP_EVICTED.code}": {GROUP_EVICTED.code},
+}
 #: Resources that may be readable in one namespace only.
 _NAMESPACED: Final = frozenset({"pods", "podgroups", "jobs"})
 
@@ -103,23 +111,50 @@ def fetch_object(connection: Connection, kind: str, namespace: str, name: str) -
 def fetch_jobs(connection: Connection) -> list[Json]:
     """The whole Jobs of all namespaces; none without the right to list them, or where the kind is not served."""
     try:
-        return asyncio.run(_list_jobs(connection))
+        return asyncio.run(_list_whole(connection, JOB))
     except RequestError:
         return []
 
 
-async def _list_jobs(connection: Connection) -> list[Json]:
-    typed = {"apiVersion": RESOURCES[JOB].api_version, "kind": JOB}
+def fetch_explained(connection: Connection, namespace: str) -> tuple[list[Json], list[Json]]:
+    """The whole Jobs, and the events that diagnoses read; of `namespace` alone where those of all are not readable.
+
+    No events without the right to list them. Raises ApiError where the Jobs are not readable, and Unreachable.
+    """
+    jobs = _list_readable(connection, JOB, namespace)
+    try:
+        events = [
+            event
+            for selector, reasons in _EVENTS.items()
+            for event in _list_readable(connection, "Event", namespace, selector)
+            if event.get("reason") in reasons
+        ]
+    except ApiError:
+        events = []
+    return jobs, events
+
+
+def _list_readable(connection: Connection, kind: str, namespace: str, selector: str = "") -> list[Json]:
+    try:
+        return asyncio.run(_list_whole(connection, kind, selector=selector))
+    except ApiError as error:
+        if error.status != HTTPStatus.FORBIDDEN:
+            raise
+    return asyncio.run(_list_whole(connection, kind, namespace, selector))
+
+
+async def _list_whole(connection: Connection, kind: str, namespace: str = "", selector: str = "") -> list[Json]:
+    """The objects of a kind, in one namespace where it is given. `selector`: of fields."""
+    typed = {"apiVersion": RESOURCES[kind].api_version, "kind": kind}
     found: list[Json] = []
-    following = ""
+    params = {"limit": str(PAGE), **({"fieldSelector": selector} if selector else {})}
     async with Client(connection) as client:
         while True:
-            params = {"limit": str(PAGE), **({"continue": following} if following else {})}
-            body = await client.request("GET", RESOURCES[JOB].collection(), params=params, limit=2**30)
+            body = await client.request("GET", RESOURCES[kind].collection(namespace), params=params, limit=2**30)
             page = msgspec.json.decode(body, type=_Listed)
             found += [{**typed, **item} for item in page.items]
-            following = str(page.metadata.get("continue") or "")
-            if not following:
+            params["continue"] = str(page.metadata.get("continue") or "")
+            if not params["continue"]:
                 return found
 
 

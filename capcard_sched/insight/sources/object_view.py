@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from capcard_sched.daemon.diagnosis.saved_state import as_manifest
+from capcard_sched.daemon.diagnosis.saved_state import SavedEvent, SavedJob, as_manifest
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone, ObjectUnreadable
 from capcard_sched.model.kinds import KIND_BY_NAME, kind_of_object
 from capcard_sched.model.objects import PodObject
@@ -20,6 +20,8 @@ Json: TypeAlias = dict[str, Any]
 
 #: Kinds that deltas have completely: no further object is read.
 _WHOLE: Final = frozenset({"Node", "Pod", "PodGroup", "PriorityClass", "Queue"})
+#: Reasons of events of the job controller about a Job that gets no PodGroup.
+CONTROLLER_FAILURES: Final = frozenset({"PluginError", "PVCError", "PodGroupError", "FailedCreate"})
 #: Kinds that are kept in part, for lists: the whole object is read.
 _PARTIAL: Final = frozenset({"Job"})
 
@@ -124,7 +126,7 @@ class DeltaObjects:
     def get(self, kind: str, namespace: str, name: str) -> Json | None:
         """An object, or None."""
         found = self.of(kind).get((namespace, name))
-        if isinstance(found, ObjectChanged) and kind not in _PARTIAL:
+        if isinstance(found, ObjectChanged) and (kind not in _PARTIAL or isinstance(found.object, SavedJob)):
             return as_manifest(kind, found.object)
         return None if kind in _WHOLE else self.fetch(kind, namespace, name)
 
@@ -151,8 +153,18 @@ class DeltaObjects:
         return _bound_at(pod.spec.node_name, moments, {"creationTimestamp": pod.metadata.creation_timestamp})
 
     def events(self, kind: str, namespace: str, name: str) -> list[Json]:
-        """The events about an object, oldest first; none in a recording."""
-        return self.fetch_events(kind, namespace, name)
+        """The events about an object, oldest first; of a saved state those that it has, none in a recording."""
+        about = {"kind": kind, "name": name}
+        saved = [
+            as_manifest("Event", found.object)
+            for found in self.of("Event").values()
+            if isinstance(found, ObjectChanged)
+            and isinstance(found.object, SavedEvent)
+            and about.items() <= found.object.involved_object.items()
+            and (found.object.involved_object.get("namespace") or namespace) == namespace
+        ]
+        saved.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
+        return saved or self.fetch_events(kind, namespace, name)
 
 
 def _is_scheduled(type: Any, status: Any) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from capcard_sched.controllers.objects import POD_DELETION_COST
 from capcard_sched.insight.fixes.commands import kubectl
+from capcard_sched.insight.fixes.execution import is_active
 from capcard_sched.insight.fixes.kind import FixKind
 from capcard_sched.insight.trials.change import ProposedChange
 from capcard_sched.insight.trials.victims import cheapest_on_nodes, conflicts, jobs_below, limit_holders
@@ -73,7 +74,7 @@ class EndFix(FixKind):
         """Commands for all pods of the workload that end so far."""
         namespace, kind, name = change.key.split("/", 2)
         job, tasks = _ending(scene, change)
-        own = job.tasks.values() if job is not None else tasks
+        own = list(filter(is_active, job.tasks.values() if job is not None else tasks))
         placed = {task.name for task in own if task.status in PLACED_STATUSES}
         # A ReplicaSet deletes its pending pods first, whatever their cost.
         others = sorted({task.name for task in own} - placed) if kind in _SCALED else []
@@ -101,7 +102,8 @@ class EndFix(FixKind):
     def text(self, change: ProposedChange, scene: Scene) -> str:
         """`end default/job/low (2 pods)`: all pods of the workload that a fix ends."""
         pods, (job, _) = scene.ended[change.key], _ending(scene, change)
-        is_part = change.key.split("/")[1] in _SCALED and job is not None and len(pods) < len(job.tasks)
+        active = 0 if job is None else sum(map(is_active, job.tasks.values()))
+        is_part = change.key.split("/")[1] in _SCALED and len(pods) < active
         count = plural(len(pods), "pod")
         return f"end {count} of {change.key} ({brief(pods)})" if is_part else f"end {change.key} ({count})"
 

@@ -1,0 +1,122 @@
+"""A saved state has the Jobs and the events that diagnoses read: its texts are those of the manifests."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from capcard_sched.cli.main import run
+from capcard_sched.cli.sources.load import input_of
+from capcard_sched.cli.sources.source import Source
+from capcard_sched.daemon.diagnosis.saved_state import (
+    SavedSettings,
+    as_manifest,
+    document_text,
+    manifests_of,
+    saved_event,
+    saved_job,
+)
+from capcard_sched.model.deltas import ObjectChanged
+from capcard_sched.model.kinds import KIND_BY_NAME
+from capcard_sched.model.timestamps import format_timestamp
+from capcard_sched.simulation.clock import EPOCH, SECOND
+from tests.scenarios.notation import manifests
+
+SECONDS = 30
+#: Jobs that run, that a quota refuses, and of which the controller makes no PodGroup.
+CLUSTER = """
+node n1 4*A cpu=32
+queue q cards=A:4
+queue small cards=A:1
+job runs queue=q min=1 + w*2 cpu=1 gpu=1 card=A
+job waits queue=q min=2 request=A:4 + w*2 cpu=1 gpu=2 card=A
+job large queue=small min=1 + w*1 cpu=1 gpu=2 card=A
+job wide queue=q min=1 + w*1 cpu=64
+job wrong queue=q min=1 plugins={nope: []} + w*1 cpu=1
+job lost queue=gone min=1 + w*1 cpu=1
+"""
+JOBS = re.findall(r"^job (\w+)", CLUSTER, re.MULTILINE)
+
+
+class Files:
+    """The cluster as manifests, and saved at the end of its simulation."""
+
+    def __init__(self, folder: Path) -> None:
+        self.manifests, self.saved = folder / "cluster.yaml", folder / "saved.json"
+        objects = manifests(CLUSTER)
+        for obj in objects:
+            if obj["kind"] == "Job":
+                obj["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": "secret"}
+                for task in obj["spec"]["tasks"]:
+                    for container in task["template"]["spec"]["containers"]:
+                        container |= {"env": [{"name": "TOKEN", "value": "secret"}], "command": ["secret"]}
+        self.manifests.write_text("\n---\n".join(map(json.dumps, objects)))
+        given = input_of(Source(file=(str(self.manifests),), until=f"{SECONDS}s"))
+        _, outcome = given.simulate(given.scenario(), given.core(None, simulated=True))
+        store = outcome.store
+        watched = [(kind.name, kind.watch.type) for kind in KIND_BY_NAME.values() if kind.watch is not None]
+        found = [ObjectChanged(msgspec.convert(obj, type)) for kind, type in watched for obj in store.list(kind)]
+        explained = [as_manifest("Job", saved_job(job)) for job in store.list("Job")]
+        explained += [as_manifest("Event", saved_event(event)) for event in store.list("Event")]
+        settings = SavedSettings(format_timestamp(EPOCH + outcome.end / SECOND), ("volcano",), "default")
+        self.saved.write_bytes(document_text(settings, manifests_of(found), explained))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return Files(tmp_path_factory.mktemp("saved"))
+
+
+def output(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    capsys.readouterr()
+    assert run(list(words)) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("flags", [[], ["--fix"]], ids=["", "fix"])
+def test_a_job_has_the_text_of_the_manifests(
+    name: str, flags: list[str], files: Files, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["explain", f"job/{name}", *flags]
+    simulated = output(capsys, *words, "-f", str(files.manifests), "--until", f"{SECONDS}s")
+    assert output(capsys, *words, "-f", str(files.saved)) == simulated
+
+
+def test_a_list_has_all_jobs(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["job", "list", "-o", "json"]
+    simulated = json.loads(output(capsys, *words, "-f", str(files.manifests), "--until", f"{SECONDS}s"))
+    saved = json.loads(output(capsys, *words, "-f", str(files.saved)))
+    assert saved == simulated
+    assert {item["name"] for item in saved["items"]} == set(JOBS)
+
+
+def test_a_saved_state_has_no_environment_and_no_commands(files: Files) -> None:
+    text = files.saved.read_text()
+    assert "secret" not in text
+    jobs = [each for each in json.loads(text)["explained"] if each["kind"] == "Job"]
+    assert len(jobs) == len(JOBS)
+    (main,) = jobs[0]["spec"]["tasks"][0]["template"]["spec"]["containers"]
+    assert main.keys() == {"name", "image", "resources"}
+
+
+def test_a_simulation_leaves_the_saved_jobs_out(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+    simulated = json.loads(output(capsys, "simulate", "-f", str(files.saved), "--until", "10s", "-o", "json"))
+    kinds = {item["kind"] for item in simulated["items"]}
+    assert "Pod" in kinds
+    assert "Job" not in kinds
+
+
+def test_a_malformed_saved_job_is_one_error_line(
+    files: Files, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content: dict[str, Any] = json.loads(files.saved.read_text())
+    content["explained"][0]["spec"] = 1
+    (tmp_path / "bad.json").write_text(json.dumps(content))
+    assert run(["explain", "job/runs", "-f", str(tmp_path / "bad.json")]) == 2
+    assert re.fullmatch(r"error: \S+bad.json: explained: Expected `object`.*\n", capsys.readouterr().err)
