@@ -6,7 +6,7 @@ left out on trial, the last one first. The pods are then placed anew: on their n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job, Node, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Vector
+    from capcard_sched.model.task_class import TaskClass
+
+
+#: Operations that the trials of one statement repeat: pods with many victims keep those that are left.
+_MOST_OPERATIONS: Final = 2_000
 
 
 class Reprieve:
@@ -32,19 +37,30 @@ class Reprieve:
         """`queue`, `job`: of the preemptors."""
         self._session, self._scope, self._statement = session, scope, statement
         self._queue, self._job = queue, job
+        #: Whether some node has capacity for a pod of a class, and the classes of the pods on a node, for now.
+        self._has_space: dict[TaskClass, bool] = {}
+        self._classes: dict[Node, set[TaskClass]] | None = None
 
     def run(self, units: Sequence[VictimUnit]) -> None:
         """Takes back what the pods do not need. `units`: in the order in which they left."""
         statement, kept = self._statement, list(units)
         if len(kept) < 2 or len(statement.placements) < 2:
             return  # the victims of one pod are minimal
+        operations = 0
         for unit in reversed(units):
+            if operations + len(statement) > _MOST_OPERATIONS or self._session.deadline.is_exhausted(self._queue.name):
+                break
+            if not self._may_stay(unit):
+                continue
             others = [one for one in kept if one is not unit]
-            if any(_includes(one, unit) for one in others) or not self._may_stay(unit):
+            if any(_includes(one, unit) for one in others):
                 continue
             before = statement.operations
+            operations += len(before)
             if self._place_without(unit, others):
                 kept = others
+                self._has_space.clear()
+                self._classes = None
             else:
                 statement.rollback(0)
                 self._repeat(before)
@@ -61,13 +77,19 @@ class Reprieve:
         }
         if not crowded:
             return True
-        moving = {
-            placement.tasks[0].cls
-            for placement in self._statement.placements
-            if not crowded.isdisjoint(placement.nodes)
-        }
-        idle = table.future_idle(np.arange(len(table)))
-        return any(bool((idle >= cls.fit_request).all(axis=1).any()) for cls in moving)
+        if self._classes is None:
+            self._classes = {}
+            for one in self._statement.placements:
+                self._classes.setdefault(one.nodes[0], set()).add(one.tasks[0].cls)
+        return any(self._is_placeable(cls) for node in crowded for cls in self._classes.get(node, ()))
+
+    def _is_placeable(self, cls: TaskClass) -> bool:
+        """Whether some node has capacity for a further pod of a class."""
+        if cls not in self._has_space:
+            table = self._session.nodes
+            idle = table.future_idle(np.arange(len(table)))
+            self._has_space[cls] = bool((idle >= cls.fit_request).all(axis=1).any())
+        return self._has_space[cls]
 
     def _place_without(self, unit: VictimUnit, others: Sequence[VictimUnit]) -> bool:
         """Repeats the statement without a unit, evictions first. Whether all pods have a node."""
