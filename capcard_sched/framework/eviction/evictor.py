@@ -15,7 +15,7 @@ from capcard_sched.framework.eviction.eviction_events import EvictionEvents
 from capcard_sched.framework.eviction.reprieve import Reprieve
 from capcard_sched.framework.eviction.search_state import SearchState
 from capcard_sched.framework.eviction.victim_index import minimal_set, tasks_of
-from capcard_sched.framework.session.statement import EvictionRecord, Statement
+from capcard_sched.framework.session.statement import EvictionOperation, Statement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -277,7 +277,7 @@ class Evictor:
 
     def _units_since(self, statement: Statement, length: int) -> tuple[list[VictimUnit], list[Task]]:
         """The units evicted since the statement had `length` operations, in order, and their pods."""
-        gone = [one.task for one in statement.operations[length:] if isinstance(one, EvictionRecord)]
+        gone = [one.task for one in statement.operations[length:] if isinstance(one, EvictionOperation)]
         return list({id(unit): unit for task in gone for unit in (self._units[task.uid],)}.values()), gone
 
     def _commit(self, statement: Statement, queue: Queue, job: Job) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from capcard_sched.framework.session.statement import EvictionRecord
+from capcard_sched.framework.session.statement import EvictionOperation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,10 +96,10 @@ class Reprieve:
         session, statement = self._session, self._statement
         operations, staying = statement.operations, {task.uid for task in unit.tasks}
         statement.rollback(0)
-        self._repeat([one for one in operations if isinstance(one, EvictionRecord) and one.task.uid not in staying])
+        self._repeat([one for one in operations if isinstance(one, EvictionOperation) and one.task.uid not in staying])
         victims = [one.tasks[0] for one in others]
         for placement in operations:
-            if isinstance(placement, EvictionRecord):
+            if isinstance(placement, EvictionOperation):
                 continue
             task, node = placement.tasks[0], placement.nodes[0]
             row = self._row_for(task, node.row)
@@ -121,9 +121,9 @@ class Reprieve:
             return row
         return session.engine.choose(signature, session.engine.candidates(signature, future=True), future=True)
 
-    def _repeat(self, operations: Sequence[Placement | EvictionRecord]) -> None:
+    def _repeat(self, operations: Sequence[Placement | EvictionOperation]) -> None:
         for one in operations:
-            if isinstance(one, EvictionRecord):
+            if isinstance(one, EvictionOperation):
                 by, queue = one.cause
                 self._statement.evict(one.task, one.reason, one.message, by=by, queue=queue)
             else:
