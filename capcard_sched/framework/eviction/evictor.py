@@ -58,6 +58,8 @@ class Evictor:
         self._rows = rows
         self._state = SearchState(session, scope, rows)
         self._events = EvictionEvents(session, scope)
+        #: Whether attempts end without evictions and refusals.
+        self._is_trial = False
         #: By uid of a victim, the unit of its last eviction, which may be undone since.
         self._units: dict[str, VictimUnit] = {}
 
@@ -203,7 +205,7 @@ class Evictor:
         """Whether the scope or a check of the pod itself refuses it."""
         session = self._session
         refusal = self._scope.refusal(session, queue, task)
-        if refusal is not None and self._rows is None:
+        if refusal is not None and self._rows is None and not self._is_trial:
             session.results.refuse(task, refusal)
         return refusal is not None or session.dispatch.refusal("pre_predicate", signature) is not None
 

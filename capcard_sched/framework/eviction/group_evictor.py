@@ -48,8 +48,7 @@ class GroupEvictor(Evictor):
     ) -> None:
         """As of `Evictor`."""
         super().__init__(session, scope, reservation_seconds=reservation_seconds, rows=rows)
-        #: Whether attempts end without evictions, and the cost of the last one; None for one that failed.
-        self._is_trial = False
+        #: The cost of the last trial; None for one that failed.
         self._cost: Cost | None = None
 
     def evict_for(self, queue: Queue, job: Job, tasks: Sequence[Task]) -> int:
