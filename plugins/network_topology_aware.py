@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
+from capcard_sched.framework.api.arguments import NO_DOMAIN_LIMIT
 from capcard_sched.framework.api.node_hooks import CANDIDATES, OTHER_NODES, score
 from capcard_sched.framework.api.plugin import Plugin, Reads
 from capcard_sched.framework.placement.hypernode_bounds import placed_by_hyper_node
@@ -116,6 +117,7 @@ class Fullness:
 
 MAX_SCORE: Final = 100.0
 RESOURCES_KEY: Final = "hypernode.binpack.resources"
+_MOST_EVICTED: Final = "hypernode.gradient.evict.max-hypernodes"
 
 #: Relative weight; 0 disables the resource, a negative value is replaced by the default.
 Weight: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
@@ -140,6 +142,8 @@ class NetworkTopologyArguments(msgspec.Struct, frozen=True):
     fading: Annotated[float, msgspec.Meta(ge=0, le=1)] = msgspec.field(
         name="hypernode.binpack.normal-pod.fading", default=0.8
     )
+    #: Accepted for compatibility, ignored with a warning: victims are searched in up to 64 HyperNodes.
+    most_evicted: Annotated[int, msgspec.Meta(ge=1)] = msgspec.field(name=_MOST_EVICTED, default=8)
 
 
 class Context(NamedTuple):
@@ -176,6 +180,8 @@ class NetworkTopologyAware(Plugin):
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> NetworkTopologyArguments:
         """Reads `hypernode.binpack.resources.<name>` of listed names; other names are ignored with a warning."""
+        if raw.get(_MOST_EVICTED) is not None:
+            problems.warning(_MOST_EVICTED, NO_DOMAIN_LIMIT)
         return problems.decode_weighted(NetworkTopologyArguments, raw, RESOURCES_KEY, Weight)
 
     def open(self, session: Session) -> None:

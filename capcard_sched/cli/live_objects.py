@@ -65,10 +65,10 @@ class LiveObjects:
         found, _ = await self._list(kind, "", {})
         return found
 
-    async def list_unknown(self, path: str) -> Batch:
-        """The objects of a collection; none where it is not served or not readable."""
+    async def list_unknown(self, path: str, params: dict[str, str] | None = None) -> Batch:
+        """The objects of a collection; none where it is not served or not readable. `params`: of the query."""
         try:
-            page = await self._request("GET", path)
+            page = await self._request("GET", path, params=params)
         except RequestFailedError:
             return []
         return [*(page.get("items") or ())]

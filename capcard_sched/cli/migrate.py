@@ -32,6 +32,7 @@ _RANK: Final[dict[Verdict, int]] = {"same": 0, "ignored": 1, "differs": 2}
 app = cyclopts.App(name="migrate", help="Compare with Volcano.", result_action="return_value")
 
 _DISCOVERY_RULING: Final = "hyper-nodes-from-labels"
+_FLAGS: Final = "flags.md"
 #: Findings of `validate` by their text: the verdict, and the ruling (an anchor of docs/rulings.md). The first that
 #: matches counts; an error without a row differs, and another finding is no difference.
 _RULES: Final[tuple[tuple[str, Verdict, str], ...]] = (
@@ -56,6 +57,7 @@ _RULES: Final[tuple[tuple[str, Verdict, str], ...]] = (
     (r"job plugin|argument .*--", "differs", "job-plugin-arguments"),
     (r"the job waits with QueueNotFound", "differs", "missing-queue-or-group"),
     (r"unknown (plugin|action)", "differs", "unknown-keys-warn"),
+    (r"has no effect: victims are searched", "ignored", "gang-actions"),
     (r"unknown field|unknown key", "ignored", "unknown-fields-are-named"),
     (r"no effect|is ignored|not supported|not enforced", "ignored", ""),
     (r"is not among|does not exist", "same", "missing-queue-or-group"),
@@ -78,13 +80,17 @@ _READ: Final = (
 )
 
 
+#: Values of label `app` of the Deployments of Volcano's chart.
+_DEPLOYED: Final = ("volcano-scheduler", "volcano-controller", "volcano-controllers", "volcano-admission")
+
+
 class MigrationReason(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why an object has its verdict."""
 
     verdict: Verdict
     message: str
     field: str = ""
-    #: An anchor of docs/rulings.md.
+    #: An anchor of docs/rulings.md, or another page of docs.
     ruling: str = ""
 
 
@@ -107,9 +113,9 @@ def check(
 ) -> int:
     """Compare each object of a cluster with its behavior under Volcano: same, ignored or differs, with the ruling.
 
-    Reads files, or else the cluster: queues, PodGroups, Jobs, CronJobs, HyperNodes and the kinds of Volcano that
-    capcard-sched has not. The findings are those of `validate`. Exit status: 3 when an object differs, 2 for invalid
-    input, else 0.
+    Reads files, or else the cluster: queues, PodGroups, Jobs, CronJobs, HyperNodes, the kinds of Volcano that
+    capcard-sched has not, and the arguments of Volcano's Deployments. The findings are those of `validate`. Exit
+    status: 3 when an object differs, 2 for invalid input, else 0.
 
     Args:
         file: File, folder or `-` for standard input, YAML or JSON. Repeatable. Without it a live cluster is read.
@@ -150,6 +156,9 @@ async def _live_objects(objects: LiveObjects) -> list[dict[str, Any]]:
         except RequestFailedError as error:
             if kind in ("Queue", "PodGroup") or "not served" not in str(error):
                 raise
+    selected = {"labelSelector": f"app in ({','.join(_DEPLOYED)})"}
+    typed = {"apiVersion": "apps/v1", "kind": "Deployment"}
+    found += [{**typed, **item} for item in await objects.list_unknown("/apis/apps/v1/deployments", selected)]
     for (group, kind), resource in _FOREIGN.items():
         version = resource.split("/")[1]
         typed = {"apiVersion": f"{group}/{version}", "kind": kind}
@@ -172,6 +181,8 @@ def _rows(checker: Checker) -> list[MigrationRow]:
             of.append(MigrationReason("differs", _NO_CONTROLLER))
         if head == ("scheduling.volcano.sh", "PodGroup"):
             of += _policies(obj.value)
+        if head == ("apps", "Deployment"):
+            of += _flags(obj.value)
     for row in checker.rows:
         if not row.object and "not a kind of the scheduler" in row.message:
             continue
@@ -209,6 +220,14 @@ def _policies(group: dict[str, Any]) -> Iterator[MigrationReason]:
             yield MigrationReason("differs", _ONE_SUBGROUP, place, "subgroups-are-whole")
 
 
+def _flags(deployment: dict[str, Any]) -> Iterator[MigrationReason]:
+    """The arguments of a Deployment of Volcano."""
+    from capcard_sched.cli.volcano_flags import flag_findings  # the options of all services
+
+    for found in flag_findings(deployment):
+        yield MigrationReason(found.verdict, found.message, found.place, _FLAGS)
+
+
 def _rank(verdict: Verdict) -> int:
     return _RANK[verdict]
 
@@ -237,7 +256,8 @@ def _print(rows: Iterable[MigrationRow]) -> None:
         if row.reasons:
             put(f"{row.verdict:<8} {escaped(': '.join(filter(None, (row.place, row.object))))}")
         for reason in row.reasons:
-            ruling = f" [docs/rulings.md#{reason.ruling}]" if reason.ruling else ""
+            page = reason.ruling if reason.ruling.endswith(".md") else f"rulings.md#{reason.ruling}"
+            ruling = f" [docs/{page}]" if reason.ruling else ""
             put(f"{'':9}{escaped(': '.join(filter(None, (reason.field, reason.message))))}{ruling}")
     total = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ("same", "ignored", "differs"))
     put(f"compared {plural(sum(counts.values()), 'object')}: {total}")

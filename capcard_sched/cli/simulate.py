@@ -13,6 +13,7 @@ from capcard_sched.cli.output import put, put_error, put_json
 from capcard_sched.cli.sources.cores import options_of
 from capcard_sched.cli.sources.inputs import LoadedCluster, ManifestInput
 from capcard_sched.cli.sources.source import Source
+from capcard_sched.model.provisioning import ProvisioningClass
 from capcard_sched.simulation.clock import EPOCH, SECOND
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def simulate(
     scheduler_name: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False, metavar="NAME")] = (),
     default_queue: Annotated[str, Parameter(metavar="NAME")] = "default",
     plugins_dir: Path | None = None,
+    autoscaler: Annotated[bool, Parameter(negative=())] = False,
+    provisioning_request_class: Annotated[ProvisioningClass, Parameter(show_default=False, metavar="CLASS")] = "",
     timeline: Annotated[bool, Parameter(negative=())] = False,
     report: Annotated[Path | None, Parameter(show_default=False, metavar="FILE")] = None,
     ledger: Annotated[str | None, Parameter(metavar="FILE|URL")] = None,
@@ -53,6 +56,9 @@ def simulate(
         scheduler_name: Schedule pods with this `schedulerName`. Repeatable. Default: capcard-sched and volcano.
         default_queue: Queue of PodGroups that name none; created if it does not exist.
         plugins_dir: Folder with additional plugins and actions.
+        autoscaler: An autoscaler adds nodes, as with `run --node-autoscaling`: the size of the cluster is no limit. The
+            simulation adds none; operations of a Scenario do.
+        provisioning_request_class: Class of the ProvisioningRequests of gangs, as of `run`. Implies --autoscaler.
         timeline: Also show cards in use over time, waiting times, and jobs blocked by quota; on standard error with
             -o json and -o yaml.
         report: Write the page of the end, with cards in use over time, to this HTML file (docs/web.md).
@@ -65,6 +71,8 @@ def simulate(
             scheduler_name=scheduler_name,
             default_queue=default_queue,
             plugins_dir=plugins_dir,
+            autoscaler=autoscaler,
+            provisioning_request_class=provisioning_request_class,
             until=until,
             schedule_period=schedule_period,
         )

@@ -162,9 +162,10 @@ OVERCOMMIT_FACTOR: Final = "volcano.sh/overcommit-factor"
 QUEUE_NAMESPACES: Final = "capcard-sched.io/namespaces"
 #: PodGroup, written by us: the annotation keys that were copied from its pods and their owners.
 INHERITED_KEYS: Final = "capcard-sched.io/inherited-keys"
-#: Translation of a PodGroup of `scheduling.k8s.io`, never written: why its pods wait, its preemption policy, and the
-#: node label of which its pods share a value.
+#: Translation of a PodGroup of `scheduling.k8s.io`, never written: why its pods wait, its priority, its preemption
+#: policy, and the node label of which its pods share a value.
 HELD: Final = "capcard-sched.io/held"
+GROUP_PRIORITY: Final = "capcard-sched.io/priority"
 PREEMPTION_POLICY: Final = "capcard-sched.io/preemption-policy"
 TOPOLOGY_LABEL: Final = "capcard-sched.io/topology-label"
 #: On a PodGroup: the rule of `ownerGroups` by which the controller made it.

@@ -224,9 +224,10 @@ class SubGroups:
         """Whether each policy has its minimum of subgroups with their size in some statuses."""
         return self._is_enough(self.with_size(statuses, best_effort=best_effort))
 
-    def ready(self) -> list[int]:
-        """By policy, the number of ready subgroups."""
-        return self.with_size(_READY, best_effort=True)
+    def ready(self, *, pipelined: bool = False) -> list[int]:
+        """By policy, the number of ready subgroups; with `pipelined`, nominated pods count as placed."""
+        statuses = (*_READY, TaskStatus.PIPELINED) if pipelined else _READY
+        return self.with_size(statuses, best_effort=True)
 
     def complete(self) -> list[int]:
         """By policy, the number of subgroups whose pods exist, without those that end."""

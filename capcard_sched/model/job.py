@@ -393,14 +393,17 @@ class Job:
         """As `needs_gated`, with pods whose obstacle is an unsupported feature."""
         return self.needs_gated() and any(task.unsupported for task in self.gated.values())
 
-    def missing_of_roles(self) -> dict[str, int]:
-        """By role, the number of placed members below its minimum; only roles whose minimum counts and is not met."""
+    def missing_of_roles(self, *, pipelined: bool = False) -> dict[str, int]:
+        """By role, the number of placed members below its minimum; only roles whose minimum counts and is not met.
+
+        `pipelined`: nominated members count as placed.
+        """
         if not (self.min_task_member and self.checks_roles):
             return {}
-        found = {}
+        found, counted = {}, (*(_PIPELINED if pipelined else _READY), len(TaskStatus))
         for role, minimum in self.min_task_member.items():
             counts = self.roles.get(role)
-            placed = 0 if counts is None else sum(counts[status] for status in (*_READY, len(TaskStatus)))
+            placed = 0 if counts is None else sum(counts[status] for status in counted)
             if placed < minimum:
                 found[role] = minimum - placed
         return found

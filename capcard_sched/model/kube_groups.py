@@ -8,11 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from capcard_sched.model.annotations import EVICT_SCOPE, HELD, POD_QUEUE_NAME, PREEMPTION_POLICY, TOPOLOGY_LABEL
+import msgspec
+
+from capcard_sched.model.annotations import (
+    EVICT_SCOPE,
+    GROUP_PRIORITY,
+    HELD,
+    POD_QUEUE_NAME,
+    PREEMPTION_POLICY,
+    TOPOLOGY_LABEL,
+)
 from capcard_sched.model.objects import ApiStruct, ObjectMeta, PodGroupObject, PodGroupSpec, PodGroupStatus
+from capcard_sched.model.quoting import brief, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
 
     from capcard_sched.model.objects import PodGroupCondition
 
@@ -24,7 +34,12 @@ INITIALLY_SCHEDULED: Final = "PodGroupInitiallyScheduled"
 DISRUPTION_TARGET: Final = "DisruptionTarget"
 _PREFIX: Final = "kube:"
 #: Annotations of the translation, which no object may set.
-_INTERNAL: Final = (HELD, PREEMPTION_POLICY, TOPOLOGY_LABEL)
+_INTERNAL: Final = (HELD, GROUP_PRIORITY, PREEMPTION_POLICY, TOPOLOGY_LABEL)
+#: The fields that the scheduler reads, by name; others of the same objects change what a PodGroup demands.
+_KNOWN: Final[Mapping[str, Any]] = {
+    "schedulingPolicy": {"basic": {}, "gang": {"minCount": {}}},
+    "schedulingConstraints": {"topology": {"key": {}}},
+}
 
 
 class KubeGang(ApiStruct, frozen=True):
@@ -47,11 +62,13 @@ class KubeConstraints(ApiStruct, frozen=True):
 
 
 class KubeGroupSpec(ApiStruct, frozen=True):
-    scheduling_policy: KubePolicy | None = None
-    scheduling_constraints: KubeConstraints | None = None
+    #: `KubePolicy` and `KubeConstraints` as written: a field that the scheduler does not know holds the group back.
+    scheduling_policy: dict[str, Any] | None = None
+    scheduling_constraints: dict[str, Any] | None = None
     resource_claims: tuple[Any, ...] | None = None
     disruption_mode: str | dict[str, Any] | None = None
     priority_class_name: str | None = None
+    priority: int | None = None
     preemption_policy: str | None = None
     parent_composite_pod_group_name: str | None = None
 
@@ -83,7 +100,15 @@ def kube_name(name: str) -> str:
 
 def held_text(spec: KubeGroupSpec) -> str:
     """The unsupported fields of a PodGroup as a sentence; "" without any."""
-    policy, constraints = spec.scheduling_policy or KubePolicy(), spec.scheduling_constraints or KubeConstraints()
+    written = {"schedulingPolicy": spec.scheduling_policy, "schedulingConstraints": spec.scheduling_constraints}
+    unknown = [place for field, value in written.items() for place in _unknown(value, _KNOWN[field], f"spec.{field}")]
+    if unknown:
+        verb = "is" if len(unknown) == 1 else "are"
+        return f"{brief(unknown)} of the PodGroup {verb} not supported"
+    try:
+        policy, constraints = _policy(spec), _constraints(spec)
+    except msgspec.ValidationError as error:
+        return f"spec of the PodGroup: {error}"
     if spec.parent_composite_pod_group_name:
         return "composite pod groups are not supported"
     if spec.resource_claims:
@@ -96,16 +121,41 @@ def held_text(spec: KubeGroupSpec) -> str:
     return ""
 
 
+def _policy(spec: KubeGroupSpec) -> KubePolicy:
+    return msgspec.convert(spec.scheduling_policy or {}, KubePolicy)
+
+
+def _constraints(spec: KubeGroupSpec) -> KubeConstraints:
+    return msgspec.convert(spec.scheduling_constraints or {}, KubeConstraints)
+
+
+def _unknown(value: object, known: Mapping[str, Any], place: str) -> Iterator[str]:
+    """The places of fields that are not `known`: a name to its own known fields."""
+    if isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _unknown(item, known, f"{place}[{number}]")
+    elif isinstance(value, dict):
+        for name, content in value.items():
+            if name not in known:
+                yield f"{place}.{shortened(str(name))}"
+            else:
+                yield from _unknown(content, known[name], f"{place}.{name}")
+
+
 def translated(group: KubePodGroup) -> PodGroupObject:
     """The equal PodGroup of Volcano. Its pods are each a unit of their own under the policy basic."""
     meta, spec = group.metadata, group.spec
-    gang = spec.scheduling_policy.gang if spec.scheduling_policy is not None else None
     notes = {key: text for key, text in (meta.annotations or {}).items() if key not in _INTERNAL}
     held = held_text(spec)
+    gang, topology = None, None
     if held:
         notes[HELD] = held
-    if spec.scheduling_constraints is not None and spec.scheduling_constraints.topology:
-        notes[TOPOLOGY_LABEL] = spec.scheduling_constraints.topology[0].key
+    else:
+        gang, topology = _policy(spec).gang, _constraints(spec).topology
+    if topology:
+        notes[TOPOLOGY_LABEL] = topology[0].key
+    if spec.priority is not None:
+        notes[GROUP_PRIORITY] = str(spec.priority)
     if spec.preemption_policy:
         notes[PREEMPTION_POLICY] = spec.preemption_policy
     mode = spec.disruption_mode

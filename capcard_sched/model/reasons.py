@@ -203,6 +203,7 @@ TWO_POD_GROUPS = Reason("TwoPodGroups", "{detail}")
 OTHER_SCHEDULER = Reason("OtherScheduler", "{detail}")
 KUBE_GROUP_MISSING = Reason("PodGroupNotFound", "waiting for PodGroup {name} of scheduling.k8s.io")
 KUBE_GROUP_INCOMPLETE = Reason("NotEnoughPods", "{valid}/{minimum} pods of PodGroup {name} exist")
+KUBE_GROUP_NOT_BOUND = Reason("MinimumNotBound", "{bound}/{minimum} pods of the minimum are bound{detail}")
 NOT_ENOUGH_TASKS = Reason(
     "NotEnoughTasks", "Not enough valid tasks for gang-scheduling, valid: {valid}, min: {minimum}"
 )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capcard_sched.model.annotations import GROUP_PRIORITY
 from capcard_sched.model.groups import SubGroups
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.job import CRITICAL_CLASSES, SYSTEM_NAMESPACE, Job
+from capcard_sched.model.kube_groups import kube_name
 from capcard_sched.model.namespace_queues import queue_id
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.status import PodGroupPhase
@@ -382,10 +384,15 @@ class JobTable:
         self._refresh_priorities()
 
     def _priority_of(self, job: Job) -> int:
-        """The value of the job's class. Critical classes count only in kube-system: no ResourceQuota restricts them."""
+        """The value of the job's class. Critical classes count only in kube-system: no ResourceQuota restricts them.
+
+        A PodGroup of `scheduling.k8s.io` has the value in its spec.
+        """
         name = job.priority_class_name
         if name in CRITICAL_CLASSES and job.namespace != SYSTEM_NAMESPACE:
             return self._default_priority
+        if kube_name(job.name) and GROUP_PRIORITY in job.annotations:
+            return int(job.annotations[GROUP_PRIORITY])
         return self.priority_classes.get(name, (self._default_priority,))[0]
 
     def _refresh_priorities(self) -> None:

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 #: and a value that is not a map produces a warning, too.
 LENIENT: Final = msgspec.Meta(extra={"lenient": True})
 
+#: The warning about limits of the HyperNodes in which victims are searched.
+NO_DOMAIN_LIMIT: Final = (
+    "has no effect: victims are searched on all nodes, for a hard network topology in up to 64 HyperNodes"
+)
+
 Arguments = TypeVar("Arguments", bound=msgspec.Struct)
 
 _INT64 = 2**63

@@ -20,3 +20,5 @@ class TaskOutcome(msgspec.Struct, frozen=True):
     refusal: Refusal | None = None
     #: The capacity stays nominated beyond the session; the pod shows it in `status.nominatedNodeName`.
     nominated: bool = False
+    #: The pod fits, but its gang or subgroup does not: into the nodes, or the domain, that hold most of its pods.
+    fits_partly: bool = False

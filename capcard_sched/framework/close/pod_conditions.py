@@ -321,7 +321,7 @@ class _Texts:
 
 
 def _lacks_node(outcome: TaskOutcome | None) -> bool:
-    return outcome is None or outcome.kind not in ("schedulable", "pipelined")
+    return outcome is None or not (outcome.kind in ("schedulable", "pipelined") or outcome.fits_partly)
 
 
 def _shape(session: Session, cls: TaskClass) -> str:

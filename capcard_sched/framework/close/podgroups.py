@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from capcard_sched.framework.session.results import GroupCondition
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.kube_groups import kube_name
@@ -144,6 +145,16 @@ def _wants_nothing(job: Job) -> bool:
     """Whether the job has no pods and was admitted without a request."""
     requested = CARD_REQUEST in job.annotations or any((job.min_resources or {}).values())
     return not job.tasks and not requested and job.phase is not PHASE_PENDING
+
+
+def waiting_kube_group(session: Session, job: Job) -> GroupCondition:
+    """The condition of a waiting PodGroup of `scheduling.k8s.io` for which no plugin has one."""
+    row, text = reasons.KUBE_GROUP_NOT_BOUND, session.job_fit_error(job)
+    detail = f": {text}" if text else ""
+    if not session.dispatch.has("job_ready"):
+        detail += "; no plugin of the scheduler-conf keeps the minimum: pods are bound one by one"
+    message = row.render(bound=job.ready_tasks, minimum=job.min_available, detail=detail)
+    return GroupCondition("Unschedulable", row.code, message)
 
 
 def report_stranded(session: Session) -> None:

@@ -17,6 +17,7 @@ from capcard_sched.framework.close.podgroups import (
     MissingGroups,
     enter_phase,
     report_stranded,
+    waiting_kube_group,
 )
 from capcard_sched.framework.close.queue_status import QueueStatuses
 from capcard_sched.framework.close.session_events import SessionEvents
@@ -34,6 +35,7 @@ from capcard_sched.model.intents import (
     ObjectRef,
     UpdatePodGroup,
 )
+from capcard_sched.model.kube_groups import kube_name
 from capcard_sched.model.namespace_queues import missing_text
 from capcard_sched.model.objects import PodGroupCondition
 from capcard_sched.model.refusal import Refusal
@@ -216,6 +218,8 @@ class SessionCloser:
         before, phase = job.phase, enter_phase(session, job, unschedulable=unschedulable)
         if session.carry_over.is_silent and job.topology is None and not session.carry_over.expired_nominations:
             return
+        if kube_name(job.name) and job.uid and phase in _WAITING and not unschedulable:
+            wanted = [*wanted, waiting_kube_group(session, job)]
         conditions = self._conditions(session, job, wanted)
         counts = job.counts
         status_counts = counts[RUNNING], counts[SUCCEEDED], counts[FAILED]

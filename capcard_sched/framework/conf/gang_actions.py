@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import msgspec
 
-from capcard_sched.framework.api.arguments import ArgumentReader
+from capcard_sched.framework.api.arguments import NO_DOMAIN_LIMIT, ArgumentReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,7 @@ class GangEvictionArguments(msgspec.Struct, frozen=True, kw_only=True):
 
     #: Whether a gang below its minimum is evicted whole; otherwise only members beyond the minimum are evicted.
     allow_whole_bundle: bool = msgspec.field(name="allowWholeBundle", default=True)
-    #: Accepted for compatibility, ignored with a warning: all nodes are searched.
+    #: Accepted for compatibility, ignored with a warning: `NO_DOMAIN_LIMIT`.
     max_domains: Annotated[int, msgspec.Meta(ge=1)] = msgspec.field(name=_MAX_DOMAINS, default=8)
 
 
@@ -81,7 +81,7 @@ class GangActionReader:
             reader = ArgumentReader(self._problems, path, f"action {name}")
             arguments = reader.decode(GangEvictionArguments, values)
             if values.get(_MAX_DOMAINS) is not None:
-                reader.warning(_MAX_DOMAINS, "has no effect: all nodes are searched")
+                reader.warning(_MAX_DOMAINS, NO_DOMAIN_LIMIT)
             if name in self.listed:
                 switches[gang.switch] = not arguments.allow_whole_bundle
         return switches

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from capcard_sched.framework.eviction import nominations
 from capcard_sched.framework.eviction.eviction_events import EvictionEvents
+from capcard_sched.framework.eviction.reprieve import Reprieve
 from capcard_sched.framework.eviction.search_state import SearchState
 from capcard_sched.framework.eviction.victim_index import minimal_set, tasks_of
-from capcard_sched.framework.session.statement import Statement
+from capcard_sched.framework.session.statement import EvictionOperation, Statement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -57,6 +58,10 @@ class Evictor:
         self._rows = rows
         self._state = SearchState(session, scope, rows)
         self._events = EvictionEvents(session, scope)
+        #: Whether attempts end without evictions and refusals.
+        self._is_trial = False
+        #: By uid of a victim, the unit of its last eviction, which may be undone since.
+        self._units: dict[str, VictimUnit] = {}
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
@@ -115,11 +120,8 @@ class Evictor:
                 state.remember(job, failed, needed, placed, searched=unplaced is not None)
                 self._explain(queue, job, unplaced)
                 return 0 if whole else done
-            if not statement.evicted and not self._leans_on_evictions(statement):
-                self._undo(statement)  # idle capacity is left to allocate
-                return done
-            self._commit(statement, queue, job)
-            self._explain(queue, job, unplaced)
+            if self._finish(statement, queue, job):
+                self._explain(queue, job, unplaced)
         except Exception:
             self._undo(statement)
             raise
@@ -203,7 +205,7 @@ class Evictor:
         """Whether the scope or a check of the pod itself refuses it."""
         session = self._session
         refusal = self._scope.refusal(session, queue, task)
-        if refusal is not None and self._rows is None:
+        if refusal is not None and self._rows is None and not self._is_trial:
             session.results.refuse(task, refusal)
         return refusal is not None or session.dispatch.refusal("pre_predicate", signature) is not None
 
@@ -220,6 +222,7 @@ class Evictor:
                 statement.pipeline(job, [task], [node])
                 victims = [unit.tasks[0] for unit in plan.units]
                 if not self._scope.is_preempted_back(session, statement, job, task, node, victims):
+                    self._units.update((victim.uid, unit) for unit in plan.units for victim in unit.tasks)
                     return ""
                 obstacle = "would-take-back"
         except Exception:
@@ -260,6 +263,24 @@ class Evictor:
         return search.plans.priced(row, chosen, search.plans.shortfall(row), tried=True)
 
     # --- the end ----------------------------------------------------------------------------------------------------
+
+    def _finish(self, statement: Statement, queue: Queue, job: Job) -> bool:
+        """Commits a statement that places the pods of a job, unless idle capacity is enough, which allocate uses."""
+        self._reprieve(statement, queue, job)
+        if not statement.evicted and not self._leans_on_evictions(statement):
+            self._undo(statement)
+            return False
+        self._commit(statement, queue, job)
+        return True
+
+    def _reprieve(self, statement: Statement, queue: Queue, job: Job) -> None:
+        """Takes back the evictions that the placed pods do not need."""
+        Reprieve(self._session, self._scope, statement, queue, job).run(self._units_since(statement, 0)[0])
+
+    def _units_since(self, statement: Statement, length: int) -> tuple[list[VictimUnit], list[Task]]:
+        """The units evicted since the statement had `length` operations, in order, and their pods."""
+        gone = [one.task for one in statement.operations[length:] if isinstance(one, EvictionOperation)]
+        return list({id(unit): unit for task in gone for unit in (self._units[task.uid],)}.values()), gone
 
     def _commit(self, statement: Statement, queue: Queue, job: Job) -> None:
         session = self._session

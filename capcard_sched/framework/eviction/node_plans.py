@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Vector
+    from capcard_sched.model.task_class import TaskClass
 
 #: Maximum number of rows that a report evaluates anew; the others use earlier results.
 _MOST_REPORTED = 64
@@ -85,11 +87,29 @@ class NodePlans:
         if not shortfall.any():
             return PreemptionPlan((LEAST,), row, (), shortfall, self._session.nodes.serial)
         chosen = minimal_set(units, covers(shortfall))
-        if chosen is None:
+        found = [] if chosen is None else [self.priced(row, chosen, shortfall)]
+        if self._has_other_spares(row, chosen):
+            chosen = minimal_set(self.units(row, task, shortfall, by_gain=True), covers(shortfall))
+            found += [] if chosen is None else [self.priced(row, chosen, shortfall)]
+        if not found:
             self._kept[row][""] = 1
             return None
         del self._kept[row]
-        return self.priced(row, chosen, shortfall)
+        return min(found, key=lambda plan: plan.cost)
+
+    def _has_other_spares(self, row: int, chosen: list[VictimUnit] | None) -> bool:
+        """Whether other members beyond the minimum of a gang may leave instead of whole gangs or subgroups."""
+        if self._scope.singly or not (chosen is None or any(len(unit.tasks) > 1 for unit in chosen)):
+            return False
+        kinds: dict[Job, TaskClass] = {}
+        for victim in self._index.by_row.get(row, ()):
+            job = victim.job
+            if job is None or job.ready_tasks <= job.min_available or (job.min_available <= 1 and job.groups is None):
+                continue
+            other = kinds.setdefault(job, victim.cls)
+            if other is not victim.cls and (other.request != victim.cls.request).any():
+                return True
+        return False
 
     def priced(self, row: int, units: list[VictimUnit], shortfall: Vector, *, tried: bool = False) -> PreemptionPlan:
         """A plan with its cost."""
@@ -117,8 +137,11 @@ class NodePlans:
 
     # --- candidates -------------------------------------------------------------------------------------------------
 
-    def units(self, row: int, task: Task, shortfall: Vector | None) -> list[VictimUnit]:
-        """The units that may be evicted from a row, first victim first; with a `shortfall`, those that reduce it."""
+    def units(self, row: int, task: Task, shortfall: Vector | None, *, by_gain: bool = False) -> list[VictimUnit]:
+        """The units that may be evicted from a row, first victim first; with a `shortfall`, those that reduce it.
+
+        `by_gain`: of each job, the pods that reduce it most come first.
+        """
         session, index = self._session, self._index
         session.results.report.count_examined_node()
         kept = dict(index.kept.get(row, ()))
@@ -141,6 +164,11 @@ class NodePlans:
             lacking = np.flatnonzero(shortfall)
             helping = {cls for cls in helping if cls.request[lacking].any()}
         useful = index.by_job([victim for victim in candidates if victim.cls in helping], self._queue)
+        if by_gain and shortfall is not None:
+            lacking = np.flatnonzero(shortfall)
+            gains = {cls: np.minimum(cls.request[lacking] / shortfall[lacking], 1.0).sum() for cls in helping}
+            for _, members in useful:
+                members.sort(key=lambda victim: -gains[victim.cls])
         judged = [victim for _, members in useful for victim in members]
         judged += [victim for victim in candidates if victim.cls not in helping]
         if not singly:
@@ -164,7 +192,7 @@ class NodePlans:
             else:
                 continue
             kept[cause] = kept.get(cause, 0) + 1
-        return units
+        return _least_harm_first(units)
 
     def _elsewhere(self, jobs: list[tuple[Job, list[Task]]], known: set[Task], task: Task) -> list[Task]:
         """Members on other nodes of gangs that may be evicted whole, as far as they are candidates."""
@@ -227,3 +255,11 @@ class NodePlans:
                 for cause, count in causes.items() if causes else ():
                     total[cause] += count
         return total, total.pop("", 0)
+
+
+def _least_harm_first(units: list[VictimUnit]) -> list[VictimUnit]:
+    """Per queue and priority of jobs: single pods, then subgroups, then pods that gangs need for their minimum."""
+    found: list[VictimUnit] = []
+    for _, group in groupby(units, key=lambda unit: (unit.job.queue, unit.job.priority)):
+        found += sorted(group, key=lambda unit: (unit.breaks, len(unit.tasks) > 1))
+    return found

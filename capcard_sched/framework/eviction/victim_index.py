@@ -302,24 +302,35 @@ def tasks_of(units: Iterable[VictimUnit]) -> list[Task]:
 def minimal_set(units: Sequence[VictimUnit], fits: Callable[[list[VictimUnit]], bool]) -> list[VictimUnit] | None:
     """The first units, in the given order, without which the pod fits; None when all together are not enough.
 
-    A unit that the others make unnecessary is left out, the last one first. A whole gang or subgroup replaces its spare
-    members.
+    A whole gang or subgroup replaces its spare members. Units that the others make unnecessary are left out, the last
+    one first; so are whole gangs and subgroups if their spare members are enough beside later units.
     """
     chosen: list[VictimUnit] = []
+    replaced: dict[int, list[VictimUnit]] = {}
     for unit in units:
         if unit.whole:
-            chosen = [one for one in chosen if one.job is not unit.job]
-        elif len(unit.tasks) > 1:
-            chosen = [one for one in chosen if one.tasks[0] not in unit.tasks]
+            parts = [one for one in chosen if one.job is unit.job]
+        else:
+            parts = [one for one in chosen if one.tasks[0] in unit.tasks] if len(unit.tasks) > 1 else []
+        if parts:
+            replaced[id(unit)] = parts
+            chosen = [one for one in chosen if all(one is not part for part in parts)]
         chosen.append(unit)
         if fits(chosen):
             break
     else:
         return None
-    for unit in chosen[-2::-1]:
-        rest = [one for one in chosen if one is not unit]
-        if fits(rest):
-            chosen = rest
+    waiting = chosen[:-1]
+    while waiting:
+        unit = waiting.pop()
+        spare = replaced.get(id(unit))
+        for instead in ([], spare) if spare else ([],):
+            place = next(at for at, one in enumerate(chosen) if one is unit)
+            fewer = [*chosen[:place], *instead, *chosen[place + 1 :]]
+            if fits(fewer):
+                chosen = fewer
+                waiting += instead
+                break
     return chosen
 
 

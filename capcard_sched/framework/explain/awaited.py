@@ -49,10 +49,9 @@ def _is_quota(data: JobFacts, refusal: Refusal) -> bool:
 
 def _missing(data: JobFacts, cls: TaskClass) -> str:
     """`2 more nodes with 8 NVIDIA-H200` for the pods of a template without a node; "" for none."""
-    pods = {task.name for task in data.waiting if task.cls is cls}
-    fitting = sum(len(pods & set(each.names)) for each in data.pending if each.outcome == "schedulable")
+    pods = sum(task.cls is cls for task in data.waiting)
     on_nodes = sum(task.cls is cls and task.node is not None for task in data.tasks)
-    lacking = min(len(pods), data.needed_of(cls) - on_nodes) - fitting
+    lacking = min(pods, data.needed_of(cls) - on_nodes) - data.fitting_of(cls)
     if lacking <= 0 or (data.node_groups and data.group_of(cls) is None):
         return ""
     name, per_pod, size = _shape(data, cls, data.capacity_of(cls))

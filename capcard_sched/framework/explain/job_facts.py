@@ -174,7 +174,7 @@ class JobFacts:
         groups: dict[tuple[TaskClass, TaskOutcome | None], list[Task]] = {}
         for task in self.waiting:
             outcome = self._missing or self._session.results.outcome_of(task.uid)
-            if outcome is not None and outcome.node:
+            if outcome is not None and (outcome.node or outcome.fits_partly):
                 outcome = type(outcome)(outcome.kind, outcome.message, "", outcome.refusal, outcome.nominated)
             groups.setdefault((task.cls, outcome), []).append(task)
         return tuple(self._pods(tasks, outcome) for (_, outcome), tasks in groups.items())
@@ -324,6 +324,11 @@ class JobFacts:
             if all(task.cls is cls for task in tasks if task.role == role):
                 needed = max(needed, minimum)
         return max(needed, 1)
+
+    def fitting_of(self, cls: TaskClass) -> int:
+        """How many pending pods of a template fit now, alone or where most pods of their gang do."""
+        outcomes = [self._session.results.outcome_of(task.uid) for task in self.waiting if task.cls is cls]
+        return sum(one is not None and (one.kind == "schedulable" or one.fits_partly) for one in outcomes)
 
     def leaving(self) -> list[str]:
         """Sentences about terminating pods that hold what the job lacks: of the refusing queues, and on its nodes."""

@@ -181,8 +181,7 @@ class GangAllocator:
         refusal = self._session.dispatch.refusal("pre_predicate", signature)
         if refusal is not None:
             self._shortages = None
-            self._fail(signature, TaskOutcome("unfit", refusal.message, refusal=refusal))
-            return False
+            return self._fail(signature, TaskOutcome("unfit", refusal.message, refusal=refusal))
         grant = engine.quota_grant(self._queue, signature, run)
         if grant.count <= 0:
             self._refuse(signature, grant.refusal)

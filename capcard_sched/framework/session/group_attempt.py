@@ -306,9 +306,31 @@ class GroupAttempt:
                         session.results.set_outcome(task, TaskOutcome("schedulable", "", node))
                 continue
             text = self._text_of(unit, search)
+            fitting = self._most_of(unit, search, together) if is_tried else frozenset()
             for task in unit.tasks:
                 if task.uid in unexplained:
-                    session.results.set_outcome(task, TaskOutcome("unfit", text))
+                    outcome = TaskOutcome("unfit", text, fits_partly=task.uid in fitting)
+                    session.results.set_outcome(task, outcome)
+
+    @staticmethod
+    def _most_of(unit: GroupUnit, search: GroupSearch, together: list[GroupUnit]) -> frozenset[str]:
+        """The uids of as many pods of a subgroup as fit in one of its domains, beside the units `together`.
+
+        They are added to these.
+        """
+        least, most, best = 1, unit.need - 1, None
+        while least <= most:
+            need = (least + most) // 2
+            part = unit._replace(need=need)
+            found = search.further(part, together)
+            if found is None:
+                most = need - 1
+            else:
+                best, least = (part, found), need + 1
+        if best is None:
+            return frozenset()
+        together.append(best[0])
+        return frozenset(task.uid for one in best[1] if one.unit is best[0] for task, _ in one.pods)
 
     def _text_of(self, unit: GroupUnit, search: GroupSearch) -> str:
         """The reason of a subgroup without nodes."""

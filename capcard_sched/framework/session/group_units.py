@@ -79,6 +79,44 @@ def units_of(session: Session, job: Job, pending: Sequence[Task]) -> GroupUnits:
     return found
 
 
+def next_unit(job: Job, waiting: Sequence[GroupUnit]) -> int:
+    """The position of the unit to place next, so that few pods complete the minimums; `waiting` is in order.
+
+    Subgroups that a policy lacks come first, then units with pods that a role lacks, then those whose sizes exceed what
+    `minMember` lacks least. Nominated pods count as placed.
+    """
+    groups = job.groups
+    assert groups is not None
+    missing = groups.missing(groups.ready(pipelined=True))
+    for position, unit in enumerate(waiting):
+        if unit.completes and unit.group is not None and missing[unit.group.policy]:
+            return position
+    if roles := job.missing_of_roles(pipelined=True):
+        needed = [at for at, unit in enumerate(waiting) if any(task.role in roles for task in unit.tasks)]
+        if needed:
+            return min(needed, key=lambda at: (waiting[at].need > 1, at))
+    lacking = max(0, job.missing_tasks - job.waiting_tasks)
+    return _first_of_fewest(waiting, lacking)
+
+
+def _first_of_fewest(waiting: Sequence[GroupUnit], lacking: int) -> int:
+    """The first of the units that together have `lacking` pods, or as few more as possible."""
+    several = [at for at, unit in enumerate(waiting) if unit.need > 1]
+    singles = len(waiting) - len(several)
+    sums = [1]  # by number of the last units: bit n is set if some of them need n pods together
+    for at in reversed(several):
+        sums.append(sums[-1] | sums[-1] << waiting[at].need)
+    sums.reverse()
+    reached = [total for total in range(sums[0].bit_length()) if sums[0] >> total & 1 and total + singles >= lacking]
+    below = [total for total in reached if total <= lacking]
+    total = below[-1] if below else min(reached, default=0)
+    for number, at in enumerate(several if total else ()):
+        rest = total - waiting[at].need
+        if rest >= 0 and sums[number + 1] >> rest & 1:
+            return at
+    return next((at for at, unit in enumerate(waiting) if unit.need == 1), 0)
+
+
 def _values_key(group: SubGroup) -> tuple[Any, ...]:
     first = group.values[0] if group.values else ""
     number = int(first) if first.isascii() and first.isdecimal() and len(first) < 18 else -1

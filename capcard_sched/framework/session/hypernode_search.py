@@ -345,6 +345,7 @@ class HyperNodeSearch:
         # Placed once more: what refuses the pods in the HyperNode that takes most of them is their reason.
         nearest = number if number >= 0 else int(np.argmax(allowed))
         self._visit(nearest)
+        fitting = [task.uid for placement in self._statement.placements for task in placement.tasks]
         self._session.observe_failure(self._session, self._job, self._engine(nearest, by_tree=False))
         if number >= 0:
             where = f"on nodes with {self._name(number)}"
@@ -352,9 +353,12 @@ class HyperNodeSearch:
                 where = f"in {self._name(number)} of tier {tree.tiers[number]}"
             detail = f"at most {most} fit, {where}"
         if tree.label:
-            return self._refuse_domain(detail)
-        row = reasons.NO_HYPER_NODE_FITS
-        return self._refuse(row, row.render(tier=highest, needed=plural(self._needed, "pod"), detail=detail))
+            self._refuse_domain(detail)
+        else:
+            row = reasons.NO_HYPER_NODE_FITS
+            self._refuse(row, row.render(tier=highest, needed=plural(self._needed, "pod"), detail=detail))
+        self._session.results.mark_partly_fitting(fitting)
+        return 0
 
     def _refuse_domain(self, detail: str) -> int:
         row = reasons.NO_TOPOLOGY_DOMAIN_FITS

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+import msgspec
+
 from capcard_sched.devices.selector_work import EvaluationsPostponedError
 from capcard_sched.framework.api.dispatch import HookFailed, error_text
 from capcard_sched.framework.api.plugin import OutsideError
@@ -246,6 +248,13 @@ class SessionResults:
         outcome = TaskOutcome("refused", refusal.message, refusal=refusal)
         for uid in job.pending:
             self._outcomes.setdefault(uid, outcome)
+
+    def mark_partly_fitting(self, uids: Iterable[str]) -> None:
+        """Records pods that fit where most pods of their gang do. Pods without an outcome stay as they are."""
+        for uid in uids:
+            outcome = self._outcomes.get(uid)
+            if outcome is not None:
+                self._outcomes[uid] = msgspec.structs.replace(outcome, fits_partly=True)
 
     def refuse_all(self, jobs: Iterable[Job], refusal: Refusal) -> None:
         """Records the same refusal for several jobs and their pending tasks."""

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 _STAYING: Final = (ALLOCATED, BINDING, BOUND, RUNNING)
 
 
-class _EvictionRecord(NamedTuple):
+class EvictionOperation(NamedTuple):
+    """An eviction of a statement."""
+
     task: Task
     node: Node
     former: TaskStatus
@@ -56,7 +58,7 @@ class Statement:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._records: list[Placement | _EvictionRecord] = []
+        self._records: list[Placement | EvictionOperation] = []
 
     def __len__(self) -> int:
         return len(self._records)
@@ -90,9 +92,14 @@ class Statement:
             session.state.unplace(placement.job, placement.tasks)
 
     @property
+    def operations(self) -> list[Placement | EvictionOperation]:
+        """All operations so far, in order."""
+        return list(self._records)
+
+    @property
     def evicted(self) -> list[Task]:
         """Tasks evicted by the statement so far, in order."""
-        return [record.task for record in self._records if isinstance(record, _EvictionRecord)]
+        return [record.task for record in self._records if isinstance(record, EvictionOperation)]
 
     @property
     def pipelined(self) -> list[Placement]:
@@ -133,7 +140,7 @@ class Statement:
         former = session.state.release(task)
         session.engine.note_release()
         session.results.report.count_eviction()
-        self._records.append(_EvictionRecord(task, node, former, reason, message or reason, (by, queue), unmarked))
+        self._records.append(EvictionOperation(task, node, former, reason, message or reason, (by, queue), unmarked))
 
     def discard(self) -> None:
         """Undoes everything, last first. The node of each placement is kept for the task's message.
@@ -164,7 +171,7 @@ class Statement:
                 subject = record.job if isinstance(record, Placement) else record.task
                 session.results.record_hook_error(subject, error)
 
-    def _restore(self, eviction: _EvictionRecord) -> None:
+    def _restore(self, eviction: EvictionOperation) -> None:
         task, session = eviction.task, self._session
         assert task.job is not None, task
         session.state.unrelease(task, eviction.former)
@@ -189,7 +196,7 @@ class Statement:
         gangs = _gangs(bound) if claims else frozenset()
         binds: list[Bind] = []
         for record in self._records:
-            if isinstance(record, _EvictionRecord):
+            if isinstance(record, EvictionOperation):
                 task = record.task
                 by, queue = record.cause
                 session.results.add_eviction(

@@ -58,6 +58,12 @@ def test_minimal_victims(units: str, shortfall: tuple[int, ...], victims: str | 
     assert (None if chosen is None else " ".join(unit.job.key for unit in chosen)) == victims
 
 
+def test_the_spare_members_of_a_gang_leave_alone_where_a_later_unit_makes_the_gang_unnecessary() -> None:
+    chosen = minimal_set(_units("e1 e!3 b3"), covers(np.array((4,), dtype=np.int64)))
+    assert chosen is not None
+    assert [(unit.job.key, unit.whole) for unit in chosen] == [("e", False), ("b", False)]
+
+
 _amounts = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=8)
 
 
