@@ -31,7 +31,7 @@ def stranded_of(tasks: Iterable[Task]) -> list[str]:
         status = "{} terminating" if task.deleting or task.status is TaskStatus.RELEASING else "{}"
         end = ": it ends when the node is ready again or removed" if "terminating" in status else ""
         found.append((task, f"{status} on node {task.node.name}, which is {word}{end}"))
-    return _sentences(found)
+    return _sentences(found) if found else []
 
 
 def terminating_of(tasks: Iterable[Task]) -> list[str]:

@@ -96,5 +96,5 @@ def _by_domain(places: Vector, codes: Rows) -> Vector:
 
 def _least(places: Vector, codes: Rows, nodes: Mask) -> int:
     """The pods of the domain of some nodes that holds fewest; 0 without a domain."""
-    own = np.unique(codes[nodes & (codes >= 0)])
+    own = codes[nodes & (codes >= 0)]
     return int(_by_domain(places, codes)[own].min()) if len(own) else 0

@@ -62,7 +62,9 @@ FailureKinds: TypeAlias = frozenset[tuple[str, str, str, str]]
 _OPPOSITE = {"Scheduled": "Unschedulable", "Unschedulable": "Scheduled"}
 _WAITING = (PHASE_PENDING, PHASE_INQUEUE, PodGroupPhase.UNKNOWN)
 #: Conditions that become False in a session that does not set them.
-_PASSING = (reasons.CAN_NEVER_START, reasons.NODE_NOT_READY, reasons.HALF_GANG, reasons.GANG_WAS_WHOLE)
+_PASSING = frozenset(
+    row.code for row in (reasons.CAN_NEVER_START, reasons.NODE_NOT_READY, reasons.HALF_GANG, reasons.GANG_WAS_WHOLE)
+)
 
 
 class SessionCloser:
@@ -298,9 +300,9 @@ class SessionCloser:
         for condition in wanted:
             self._set(slots, condition.type, "True", condition.reason, condition.message, session.uid, stamp)
             self._end(slots, _OPPOSITE.get(condition.type, ""), session.uid, stamp)
-        for row in _PASSING:
-            if all(condition.type != row.code for condition in wanted):
-                self._end(slots, row.code, session.uid, stamp)
+        for passing in [type for type in slots if type in _PASSING]:
+            if all(condition.type != passing for condition in wanted):
+                self._end(slots, passing, session.uid, stamp)
         return tuple(slots.values())
 
     def _end(self, slots: dict[str, PodGroupCondition], type: str, uid: str, stamp: str) -> None:

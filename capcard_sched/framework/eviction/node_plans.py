@@ -259,6 +259,8 @@ class NodePlans:
 
 def _least_harm_first(units: list[VictimUnit]) -> list[VictimUnit]:
     """Per queue and priority of jobs: single pods, then subgroups, then pods that gangs need for their minimum."""
+    if len({(unit.breaks, len(unit.tasks) > 1) for unit in units}) < 2:
+        return units
     found: list[VictimUnit] = []
     for _, group in groupby(units, key=lambda unit: (unit.job.queue, unit.job.priority)):
         found += sorted(group, key=lambda unit: (unit.breaks, len(unit.tasks) > 1))

@@ -6,6 +6,7 @@ left out on trial, the last one first. The pods are then placed anew: on their n
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from capcard_sched.framework.session.statement import EvictionOperation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.eviction.scope import WithinQueue
@@ -39,7 +40,8 @@ class Reprieve:
         self._queue, self._job = queue, job
         #: Whether some node has capacity for a pod of a class, and the classes of the pods on a node, for now.
         self._has_space: dict[TaskClass, bool] = {}
-        self._classes: dict[Node, set[TaskClass]] | None = None
+        self._classes: dict[Node, Counter[TaskClass]] | None = None
+        self._spare: Vector | None = None
 
     def run(self, units: Sequence[VictimUnit]) -> None:
         """Takes back what the pods do not need. `units`: in the order in which they left."""
@@ -78,10 +80,38 @@ class Reprieve:
         if not crowded:
             return True
         if self._classes is None:
-            self._classes = {}
+            self._classes, self._spare = {}, None
             for one in self._statement.placements:
-                self._classes.setdefault(one.nodes[0], set()).add(one.tasks[0].cls)
+                self._classes.setdefault(one.nodes[0], Counter())[one.tasks[0].cls] += 1
+        classes = {cls for counts in self._classes.values() for cls in counts}
+        if len(classes) == 1 and not (cls := next(iter(classes))).claims:
+            return self._can_move(cls, {node: held[node] for node in crowded})
         return any(self._is_placeable(cls) for node in crowded for cls in self._classes.get(node, ()))
+
+    def _can_move(self, cls: TaskClass, held: Mapping[Node, Vector]) -> bool:
+        """Whether other nodes have capacity for the pods, all of one class, for which these amounts leave none."""
+        assert self._classes is not None
+        table, wanted = self._session.nodes, cls.fit_request > 0
+        request, spare = cls.fit_request[wanted], self._spare_of(cls)
+        lost, free = 0, int(spare.sum())
+        for node, amounts in held.items():
+            here = self._classes.get(node, Counter())[cls]
+            left = table.future_idle(node.row)[wanted] + here * request - amounts[wanted]
+            fitting = max(0, int((left // request).min()))
+            lost += max(0, here - fitting)
+            free -= int(spare[node.row]) - min(int(spare[node.row]), max(0, fitting - here))
+        return lost <= free
+
+    def _spare_of(self, cls: TaskClass) -> Vector:
+        """The pods of a class that each node has capacity for beside those that are placed: int64 [nodes]."""
+        if self._spare is None:
+            engine, table = self._session.engine, self._session.nodes
+            task = next(one.tasks[0] for one in self._statement.placements)
+            rows = engine.candidates(engine.signature(self._queue, task), future=True)
+            wanted = cls.fit_request > 0
+            self._spare = np.zeros(len(table), dtype=np.int64)
+            self._spare[rows] = (table.future_idle(rows)[:, wanted] // cls.fit_request[wanted]).min(axis=1)
+        return self._spare
 
     def _is_placeable(self, cls: TaskClass) -> bool:
         """Whether some node has capacity for a further pod of a class."""

@@ -86,6 +86,9 @@ class NodePlaces:
         #: The places of a class under limits, by the class and the texts and keys of the limits: O(nodes) each
         #: (0.12 ms for 5,000 nodes; 0.01 ms kept).
         self._limited: dict[Hashable, int] = {}
+        #: The pods of a class, by its id, that the nodes hold under all limits, where these are the same for all of its
+        #: pods; None for any number. (In W1, 3 instead of 9 µs per job.)
+        self._held: dict[int, int | None] = {}
         #: By key of a waiting job: the claims of its pods, of volumes and of devices, `namespace/name`.
         self._claims: dict[str, frozenset[str]] = {}
         #: Keys of the jobs with another limit than in the last session.
@@ -109,7 +112,7 @@ class NodePlaces:
         offers = None if snapshot.shared_devices is None else snapshot.shared_devices.offers
         if offers != self._offers:
             self._offers, self._is_stale = offers, True
-            self._limited.clear()
+            self._forget_limits()
         if table.generation == self._generation and tree == self._tree:
             return
         former, before = self._facts, self._amounts
@@ -130,7 +133,11 @@ class NodePlaces:
             self._usable.clear()
         if is_other or is_limited:
             self._is_stale = True
-            self._limited.clear()
+            self._forget_limits()
+
+    def _forget_limits(self) -> None:
+        self._limited.clear()
+        self._held.clear()
 
     def jobs_of(self, changed: Changes) -> set[str]:
         """The keys of jobs whose pods have changed claims, or any claims where volumes, slices or classes changed.
@@ -159,6 +166,9 @@ class NodePlaces:
         self._refresh(snapshot)
         most = max(job.min_available, *job.min_task_member.values(), 0)
         classes = {task.cls for task in job.tasks.values()}
+        if len(classes) == 1 and job.topology is None and self._holds(next(iter(classes)), most):
+            self._claims.pop(job.key, None)
+            return None
         self._note_claims(job, classes)
         scarce: dict[TaskClass, int] = {}
         for cls in classes:
@@ -181,6 +191,11 @@ class NodePlaces:
             return self._limited_shortage(snapshot, dispatch, job)
         missing, resource, pods = min(found)  # the order of the pods must not matter
         return ExceededLimit(Figures(resource, pods - missing, pods - missing, pods), "")
+
+    def _holds(self, cls: TaskClass, pods: int) -> bool:
+        """Whether it is known that nodes hold this number of pods of a class, whichever pods they are."""
+        held, places = self._held.get(cls.id, 0), self._places.get(cls.id, 0)
+        return all(known is None or known >= max(1, pods) for known in (held, places))
 
     def _of_class(self, snapshot: Snapshot, dispatch: Dispatch, cls: TaskClass) -> int | None:
         if cls.id not in self._places:
@@ -229,6 +244,9 @@ class NodePlaces:
                 task for task in job.tasks.values() if _kind(task.cls) == kind and task.status not in COMPLETED_STATUSES
             ]
             limits: list[PlaceLimit] = [limit for _, call in calls for limit in call(tasks)]
+            is_fixed = _is_alone(cls) and all(limit.key in ((), self._offers) for limit in limits)
+            if not limits and is_fixed:
+                self._hold(cls, None)
             if not (limits or domains):
                 continue
             for last in range(len(limits) + 1):
@@ -239,10 +257,17 @@ class NodePlaces:
                 if places is not None and places < needed:
                     found.append((places - needed, places, text.format(limit=places)))
                     break
+                if is_whole and is_fixed and not domains:
+                    self._hold(cls, places)
         if not found:
             return None
         missing, pods, text = min(found)
         return ExceededLimit(Figures("pods", pods - missing, pods - missing, pods), "", text)
+
+    def _hold(self, cls: TaskClass, places: int | None) -> None:
+        if len(self._held) >= _MOST_CLASSES:
+            self._held.clear()
+        self._held[cls.id] = places
 
     def _places_of(
         self,
@@ -361,6 +386,11 @@ def _named(dispatch: Dispatch, cls: TaskClass) -> frozenset[str] | None:
     """The same with cards that no node has yet."""
     cards = dispatch.first("pod_cards", cls)
     return frozenset(cards.names) if cards is not None and cards.names else None
+
+
+def _is_alone(cls: TaskClass) -> bool:
+    """Whether limits of its pods follow from the class: they depend on no other pods, claims or volumes."""
+    return cls.affinity is None and not (cls.spread or cls.volumes or cls.inline_volumes or cls.claims)
 
 
 def _kind(cls: TaskClass) -> int:
