@@ -41,6 +41,8 @@ def _one_of(*words: str) -> Check:
 
 def _between(least: int, most: int | None = None) -> Check:
     def check(value: Any) -> str | None:
+        if not isinstance(value, int | float):
+            return f"expected an integer, got {shown(value)}"
         if value < least:
             return f"must be at least {least}, got {value}"
         return f"must be at most {most}, got {value}" if most is not None and value > most else None

@@ -401,7 +401,7 @@ def test_a_missing_plugin_is_switched_on() -> None:
 
 @pytest.mark.parametrize("has_rival", [False, True])
 def test_jobs_that_end_one_after_the_other_leave_nothing_to_others(has_rival: bool) -> None:
-    """A gang of two nodes, each held by a job: a pending job that fits on one takes the first that is free."""
+    """A gang of two nodes, each held by a job: it is nominated to the second, so that no job takes the first."""
     h = Harness(CONF.format(actions="enqueue, allocate"))
     h.queue("q", cards={H200: 12})
     for number, name in enumerate(("x", "y")):
@@ -418,7 +418,7 @@ def test_jobs_that_end_one_after_the_other_leave_nothing_to_others(has_rival: bo
     seen = list(h._deltas)
     h.step()
     ends = ["end default/podgroup/x (1 pod)", "end default/podgroup/y (1 pod)"]
-    assert (ends in list(map(sorted, fixes_of(h, seen)))) == (not has_rival)
+    assert ends in list(map(sorted, fixes_of(h, seen)))
 
 
 def test_the_bound_that_ends_a_search_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -258,10 +258,14 @@ class NodePlans:
 
 
 def _least_harm_first(units: list[VictimUnit]) -> list[VictimUnit]:
-    """Per queue and priority of jobs: single pods, then subgroups, then pods that gangs need for their minimum."""
+    """Per queue and priority of jobs and pods: single pods, then subgroups, then pods that gangs need."""
     if len({(unit.breaks, len(unit.tasks) > 1) for unit in units}) < 2:
         return units
     found: list[VictimUnit] = []
-    for _, group in groupby(units, key=lambda unit: (unit.job.queue, unit.job.priority)):
+    for _, group in groupby(units, key=_rank):
         found += sorted(group, key=lambda unit: (unit.breaks, len(unit.tasks) > 1))
     return found
+
+
+def _rank(unit: VictimUnit) -> tuple[str, int, int]:
+    return unit.job.queue, unit.job.priority, max(task.priority for task in unit.tasks)
