@@ -142,7 +142,7 @@ class NetworkTopologyArguments(msgspec.Struct, frozen=True):
     fading: Annotated[float, msgspec.Meta(ge=0, le=1)] = msgspec.field(
         name="hypernode.binpack.normal-pod.fading", default=0.8
     )
-    #: Accepted for compatibility, ignored with a warning: victims are searched in up to 64 HyperNodes.
+    #: Accepted for compatibility, ignored with a warning: victims are searched for in up to 64 HyperNodes.
     most_evicted: Annotated[int, msgspec.Meta(ge=1)] = msgspec.field(name=_MOST_EVICTED, default=8)
 
 

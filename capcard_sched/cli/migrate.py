@@ -57,7 +57,7 @@ _RULES: Final[tuple[tuple[str, Verdict, str], ...]] = (
     (r"job plugin|argument .*--", "differs", "job-plugin-arguments"),
     (r"the job waits with QueueNotFound", "differs", "missing-queue-or-group"),
     (r"unknown (plugin|action)", "differs", "unknown-keys-warn"),
-    (r"has no effect: victims are searched", "ignored", "gang-actions"),
+    (r"has no effect: victims are searched for", "ignored", "gang-actions"),
     (r"unknown field|unknown key", "ignored", "unknown-fields-are-named"),
     (r"no effect|is ignored|not supported|not enforced", "ignored", ""),
     (r"is not among|does not exist", "same", "missing-queue-or-group"),
@@ -114,7 +114,7 @@ def check(
     """Compare each object of a cluster with its behavior under Volcano: same, ignored or differs, with the ruling.
 
     Reads files, or else the cluster: queues, PodGroups, Jobs, CronJobs, HyperNodes, the kinds of Volcano that
-    capcard-sched has not, and the arguments of Volcano's Deployments. The findings are those of `validate`. Exit
+    capcard-sched does not have, and the arguments of Volcano's Deployments. The findings are those of `validate`. Exit
     status: 3 when an object differs, 2 for invalid input, else 0.
 
     Args:

@@ -56,9 +56,9 @@ def simulate(
         scheduler_name: Schedule pods with this `schedulerName`. Repeatable. Default: capcard-sched and volcano.
         default_queue: Queue of PodGroups that name none; created if it does not exist.
         plugins_dir: Folder with additional plugins and actions.
-        autoscaler: An autoscaler adds nodes, as with `run --node-autoscaling`: the size of the cluster is no limit. The
-            simulation adds none; operations of a Scenario do.
-        provisioning_request_class: Class of the ProvisioningRequests of gangs, as of `run`. Implies --autoscaler.
+        autoscaler: Admit jobs that only the size of the cluster holds back, as `run --node-autoscaling` does. The
+            simulation adds no nodes; operations of a Scenario can.
+        provisioning_request_class: Class of the ProvisioningRequests of gangs, as in `run`. Implies --autoscaler.
         timeline: Also show cards in use over time, waiting times, and jobs blocked by quota; on standard error with
             -o json and -o yaml.
         report: Write the page of the end, with cards in use over time, to this HTML file (docs/web.md).

@@ -103,7 +103,10 @@ def _judge(program: _Program, words: Sequence[str]) -> Iterator[tuple[_Verdict, 
     for flag, reason in given.items():
         yield "ignored", f"{flag} has no effect: {reason}"
     if not any(word.partition("=")[0] == _NAME for word in words):
-        yield "same", f"{_NAME} is absent: `capcard-sched {program.service}` needs {_NAME}=volcano"
+        yield (
+            "differs",
+            f"{_NAME} is absent: capcard-sched {program.service} defaults to capcard-sched; add {_NAME}=volcano",
+        )
 
 
 def _arguments(words: Sequence[str]) -> Iterator[list[str]]:

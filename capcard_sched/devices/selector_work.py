@@ -77,7 +77,10 @@ class SelectorMeter:
         if not self._ends:
             return
         if self._work.is_refused(self._contents):
-            text = f"its selectors take more than {MOST_OF_CONTENT} steps on the devices"
+            text = (
+                f"the selectors of the ResourceClaim take more than {MOST_OF_CONTENT} steps on the devices of the "
+                "cluster: shorten spec.devices.requests[].selectors, or restrict them to fewer devices by a DeviceClass"
+            )
             raise AllocationError(text, "gave_up")
         if self._work.is_exhausted(self._namespace):
             raise EvaluationsPostponedError(f"namespace {self._namespace}: {MOST_STEPS} steps of selectors")

@@ -110,9 +110,9 @@ def held_text(spec: KubeGroupSpec) -> str:
     except msgspec.ValidationError as error:
         return f"spec of the PodGroup: {error}"
     if spec.parent_composite_pod_group_name:
-        return "composite pod groups are not supported"
+        return "spec.parentCompositePodGroupName of the PodGroup is not supported"
     if spec.resource_claims:
-        return "claims of a PodGroup are not supported"
+        return "spec.resourceClaims of the PodGroup is not supported"
     keys = [each.key for each in constraints.topology or ()]
     if len(keys) > 1 or "" in keys:
         return f"schedulingConstraints.topology has not exactly one key ({', '.join(keys)})"

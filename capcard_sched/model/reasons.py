@@ -131,8 +131,8 @@ CLAIM_SEARCHES = Reason(
 )
 CLAIM_SELECTORS = Reason(
     "SessionDeadline",
-    "not tried to the end in this session: the namespace reached the bound of steps for the selectors of "
-    "ResourceClaims",
+    "attempt ended early: the selectors of the ResourceClaims of the namespace reached the limit of steps per session; "
+    "the next session continues",
 )
 GROUP_COMPARISONS = Reason(
     "SessionDeadline",
@@ -203,7 +203,7 @@ TWO_POD_GROUPS = Reason("TwoPodGroups", "{detail}")
 OTHER_SCHEDULER = Reason("OtherScheduler", "{detail}")
 KUBE_GROUP_MISSING = Reason("PodGroupNotFound", "waiting for PodGroup {name} of scheduling.k8s.io")
 KUBE_GROUP_INCOMPLETE = Reason("NotEnoughPods", "{valid}/{minimum} pods of PodGroup {name} exist")
-KUBE_GROUP_NOT_BOUND = Reason("MinimumNotBound", "{bound}/{minimum} pods of the minimum are bound{detail}")
+KUBE_GROUP_NOT_BOUND = Reason("MinimumNotBound", "{bound} of minCount {minimum} pods are bound{detail}")
 NOT_ENOUGH_TASKS = Reason(
     "NotEnoughTasks", "Not enough valid tasks for gang-scheduling, valid: {valid}, min: {minimum}"
 )
@@ -315,7 +315,9 @@ NO_TOPOLOGY_DOMAIN_FITS = Reason(
 
 NOT_ENOUGH_SUBGROUPS = Reason("NotEnoughSubGroups", "policy <{policy}>: {found}/{minimum} subgroups of {size} {verb}")
 SUBGROUP_INCOMPLETE = Reason("GangPending", "policy <{policy}>: {found} of {size} of subgroup <{subgroup}> exist")
-SUBGROUP_UNPLACED = Reason("Unschedulable", "policy <{policy}>: subgroup <{subgroup}> waits for nodes for {need}")
+SUBGROUP_UNPLACED = Reason(
+    "Unschedulable", "policy <{policy}>: subgroup <{subgroup}> of {need} does not fit as a whole"
+)
 SUBGROUP_SEARCH_ENDED = Reason("Unschedulable", "search ended at its limit before it found nodes for the subgroups")
 
 NODE_GROUP_PARENT = Reason("InvalidQueueParent", "Queue <{queue}> inherits no node groups: {detail}")

@@ -214,7 +214,7 @@ class ClaimCards:
             try:
                 found = self._cards_of(claim, names)
             except EvaluationsPostponedError:
-                compared = f"took {MOST_STEPS} steps in this session"
+                compared = f"took {MOST_STEPS} steps in this session; the next session continues"
                 text = _UNKNOWN_CARDS.format(name=name, namespace=namespace, compared=compared)
                 raise _PostponedError(text) from None
             finally:
@@ -272,11 +272,13 @@ class ClaimCards:
             cards += [card for card in found if card]
             amounts |= {request.devices * charge for charges in found.values() for charge in charges}
         if len(amounts) > 1:
-            kind = "firstAvailable with different counts of cards is"
+            text = "firstAvailable with different counts of cards is not supported with card quotas"
             if len(alternatives) == 1:
-                kind = f"different shares of <{', '.join(sorted(set(cards)))}> are"
-            where = f"claim {plan.key}, request {alternatives[0].parent}"
-            raise AllocationError(f"{where}: {kind} not supported with card quotas")
+                text = (
+                    f"its share differs between devices of <{', '.join(sorted(set(cards)))}>, which card quotas do not "
+                    "support: select devices of equal capacity by a selector or volcano.sh/card.name"
+                )
+            raise AllocationError(f"claim {plan.key}, request {alternatives[0].parent}: {text}")
         if names:
             cards.sort(key=names.index)
         return _CardRequest(tuple(dict.fromkeys(cards)), amounts.pop()) if cards else None

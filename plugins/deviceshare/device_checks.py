@@ -34,7 +34,7 @@ Json: TypeAlias = dict[str, Any]
 #: Resources of whole cards, and those of gpushare.
 _OTHER_CARDS: Final = ("nvidia.com/gpu", "volcano.sh/gpu-memory", "volcano.sh/gpu-number")
 #: The beginning of warnings about requests that are larger than each node.
-BEYOND_NODES: Final = "asks for "
+BEYOND_NODES: Final = "requests "
 _HANDSHAKE_FORM: Final = "Requesting_2025.07.22 11:59:00, in UTC"
 
 
@@ -181,7 +181,7 @@ def _against_nodes(
     most = max(len(cards) for cards in nodes)
     if wanted.number > most:
         asked = names.number if names.number in dict(place.amounts.limits) else names.memory
-        message = f"{BEYOND_NODES}{wanted.number} cards of one node; the largest node of the input registers {most}"
+        message = f"{BEYOND_NODES}{wanted.number} cards on one node; the largest node of the input registers {most}"
         yield Finding("warning", place.field(asked), message)
     largest = max((card.memory for cards in nodes for card in cards), default=0)
     if wanted.share.memory > largest:

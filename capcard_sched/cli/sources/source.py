@@ -44,10 +44,10 @@ class Source:
     """Folder with additional plugins and actions."""
 
     autoscaler: Annotated[bool, Parameter(negative=())] = False
-    """An autoscaler adds nodes, as with `run --node-autoscaling`: the size of the cluster is no limit."""
+    """Admit jobs that only the size of the cluster holds back, as `run --node-autoscaling` does."""
 
     provisioning_request_class: Annotated[ProvisioningClass, Parameter(show_default=False, metavar="CLASS")] = ""
-    """Class of the ProvisioningRequests of gangs, as of `run`. Implies --autoscaler."""
+    """Class of the ProvisioningRequests of gangs, as in `run`. Implies --autoscaler."""
 
     until: Annotated[str | None, Parameter(group=_SIMULATED, allow_leading_hyphen=True, metavar="DURATION")] = None
     """Stop the simulation at this virtual time, such as 10m; also simulates a file of `snapshot`. Default: when no

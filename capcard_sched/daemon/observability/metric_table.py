@@ -162,7 +162,7 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     MetricRow("node_usage_age_seconds", "gauge", (), "counted", "Seconds since the last successful node-usage query; 0 when not configured"),
     MetricRow("usage_nodes", "gauge", ("state",), "plugin", "Nodes by state of their usage: measured, over_threshold (also counted as measured), stale"),
     # Dynamic resource allocation
-    MetricRow("capcard_dra_allocations_total", "counter", ("result",), "sampled", "Searches of devices for the claims of a pod on a node: allocated, no_devices, incomplete_pool, invalid_pool, gave_up (10,000 trials), selector_error, invalid_claim, unsupported; results that are kept are not counted again", bare=True),
+    MetricRow("capcard_dra_allocations_total", "counter", ("result",), "sampled", "Searches of devices for the claims of a pod on a node: allocated, no_devices, incomplete_pool, invalid_pool, gave_up (10,000 trials of devices, or 96,000,000 steps of the selectors of a claim), selector_error, invalid_claim, unsupported; results that are kept are not counted again", bare=True),
     MetricRow("capcard_dra_allocation_trials", "histogram", (), "sampled", "Trials of devices of a search", TRIALS, bare=True),
     MetricRow("capcard_dra_claims", "gauge", ("state",), "sampled", "ResourceClaims: unallocated, assumed (the API server does not show the allocation yet), allocated", bare=True),
     MetricRow("capcard_dra_devices", "gauge", ("card", "state"), "sampled", "Devices of complete pools: used, tainted (NoSchedule or NoExecute), blocked (other devices use its counters), free; without card: devices that are no card", bare=True),

@@ -25,7 +25,7 @@ LENIENT: Final = msgspec.Meta(extra={"lenient": True})
 
 #: The warning about limits of the HyperNodes in which victims are searched.
 NO_DOMAIN_LIMIT: Final = (
-    "has no effect: victims are searched on all nodes, for a hard network topology in up to 64 HyperNodes"
+    "has no effect: victims are searched for on all nodes, for a hard network topology in up to 64 HyperNodes"
 )
 
 Arguments = TypeVar("Arguments", bound=msgspec.Struct)

@@ -152,7 +152,9 @@ def waiting_kube_group(session: Session, job: Job) -> GroupCondition:
     row, text = reasons.KUBE_GROUP_NOT_BOUND, session.job_fit_error(job)
     detail = f": {text}" if text else ""
     if not session.dispatch.has("job_ready"):
-        detail += "; no plugin of the scheduler-conf keeps the minimum: pods are bound one by one"
+        detail += (
+            "; no plugin of the scheduler-conf enforces minCount, so pods are bound one by one: add the plugin gang"
+        )
     message = row.render(bound=job.ready_tasks, minimum=job.min_available, detail=detail)
     return GroupCondition("Unschedulable", row.code, message)
 

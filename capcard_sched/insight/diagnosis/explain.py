@@ -197,7 +197,7 @@ def _behind_head(core: Core, objects: ObjectView, job: Job, found: JobDiagnosis,
     summary = behind_head(found.summary, first.stage, first.summary)
     name = display_name(head)
     shown = [f"{name}: {lower(first.summary)}"] if summary == found.summary else []
-    fixes = f"`{command('capcard-sched', 'explain', name, '--fix')}` searches what starts it"
+    fixes = f"`{command('capcard-sched', 'explain', name, '--fix')}` lists changes with which it starts"
     return msgspec.structs.replace(found, summary=summary, facts=(*shown, *found.facts, fixes))
 
 
