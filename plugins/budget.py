@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from capcard_sched.devices.claims import AllocationError
 from capcard_sched.framework.api.plugin import Plugin, Reads
 from capcard_sched.framework.toolkit.device_cards import DeviceCards
 from capcard_sched.model.card_budgets import spent_card
@@ -83,7 +84,11 @@ class CardBudgets(Plugin):
 
     def job_enqueueable(self, job: Job) -> Vote | Refusal:
         for budget in self._spent.get(job.queue, ()):
-            card = self._stopped_card(job, budget)
+            try:
+                card = self._stopped_card(job, budget)
+            except AllocationError as error:  # the cards of its claims are not known
+                text = str(error)
+                return Refusal("job_enqueueable", self.name, "Unschedulable", text, queue=job.queue)
             if card:
                 return Refusal(
                     "job_enqueueable",

@@ -17,7 +17,8 @@ from capcard_sched.devices.claims import AllocationError
 MOST_STEPS: Final = 3_000_000
 #: Steps for one content of claims until devices or classes change.
 MOST_OF_CONTENT: Final = 32 * MOST_STEPS
-#: Steps of an evaluation that are part of the search that needs it. Those of usual selectors are 10 to 40.
+#: Steps of an evaluation of which one in five counts: a claim may have hundreds of short selectors. Those of usual
+#: selectors are 10 to 40.
 FREE_STEPS: Final = 100
 #: Steps that the compilation of a character costs.
 STEPS_PER_CHARACTER: Final = 6
@@ -87,7 +88,7 @@ class SelectorMeter:
 
     def evaluated(self, steps: int) -> None:
         """Counts an evaluation."""
-        self._add(steps - FREE_STEPS)
+        self._add(max(steps - FREE_STEPS, steps // 5))
 
     def compiles(self, characters: int) -> None:
         """Counts a compilation before it. Raises as `admit`."""

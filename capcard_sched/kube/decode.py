@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import aclosing
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeAlias, TypeVar
 
 import msgspec
 
-from capcard_sched.kube.errors import ApiError, Status, decode_status
+from capcard_sched.kube.errors import ApiError, RequestError, Status, decode_status
 from capcard_sched.model.objects import ObjectMeta
 
 if TYPE_CHECKING:
@@ -272,15 +273,20 @@ async def pages(
     Raises ApiError (410 when the continue token expired; status 200 when the response is not a list) and Unreachable.
     """
 
-    def request(following: str, count: int) -> asyncio.Task[bytes]:
+    async def fetch(following: str, count: int) -> bytes:
         params = {"limit": str(count)} if count else {}
         if field_selector:
             params["fieldSelector"] = field_selector
         if following:
             params["continue"] = following
-        return asyncio.create_task(client.request("GET", path, params=params, timeout=timeout, limit=_PAGE_BYTES))
+        try:
+            return await client.request("GET", path, params=params, timeout=timeout, limit=_PAGE_BYTES)
+        except RequestError as error:
+            if count == size or (isinstance(error, ApiError) and error.status == HTTPStatus.GONE):
+                raise
+        return await fetch(following, size)  # its objects may be larger than those of the page before
 
-    response = request("", size)
+    response = asyncio.create_task(fetch("", size))
     try:
         while True:
             try:
@@ -291,7 +297,7 @@ async def pages(
                 yield page
                 return
             alike = _PAGE_TARGET * len(page.items) // len(body)
-            response = request(page.following, min(max(size, alike), _GROWTH * size))
+            response = asyncio.create_task(fetch(page.following, min(max(size, alike), _GROWTH * size)))
             await asyncio.sleep(0)  # a caller that does not wait would hold the request back
             yield page
     finally:

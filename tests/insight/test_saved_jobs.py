@@ -51,6 +51,7 @@ class Files:
         objects = manifests(CLUSTER)
         for obj in objects:
             if obj["kind"] == "Job":
+                obj["spec"].setdefault("plugins", {})["ssh"] = ["--ssh-private-key=secret"]
                 obj["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": "secret"}
                 for task in obj["spec"]["tasks"]:
                     for container in task["template"]["spec"]["containers"]:

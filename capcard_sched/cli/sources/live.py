@@ -118,14 +118,13 @@ class LiveInput(StateInput):
         """The Jobs and the events that diagnoses read, for a saved state. Raises BadInputError. After `read`."""
         from capcard_sched.daemon.diagnosis.saved_state import as_manifest, saved_event, saved_job
         from capcard_sched.insight.sources.live_objects import fetch_explained
-        from capcard_sched.kube.client import ApiError
 
-        try:
-            with api_errors(self.connection, besides=(_NOT_FOUND, _FORBIDDEN)):
-                jobs, events = fetch_explained(self.connection, self._wanted or self.namespace)
-        except ApiError as error:
-            print_notes({"missing" if error.status == _NOT_FOUND else "forbidden": ["jobs"]}, ())
-            return []
+        with api_errors(self.connection):
+            jobs, events, refused = fetch_explained(self.connection, self._wanted or self.namespace)
+            if refused is not None and refused.status not in (_NOT_FOUND, _FORBIDDEN):
+                raise refused
+        if refused is not None:
+            print_notes({"missing" if refused.status == _NOT_FOUND else "forbidden": ["jobs"]}, ())
         saved = [as_manifest("Job", saved_job(job)) for job in jobs]
         return [*saved, *(as_manifest("Event", saved_event(event)) for event in events)]
 

@@ -20,6 +20,7 @@ from capcard_sched.model.status import (
     RUNNING,
     SCHEDULED_STATUSES,
     PodGroupPhase,
+    TaskStatus,
 )
 
 if TYPE_CHECKING:
@@ -149,13 +150,15 @@ def _wants_nothing(job: Job) -> bool:
 
 def waiting_kube_group(session: Session, job: Job) -> GroupCondition:
     """The condition of a waiting PodGroup of `scheduling.k8s.io` for which no plugin has one."""
-    row, text = reasons.KUBE_GROUP_NOT_BOUND, session.job_fit_error(job)
+    row, text, binding = reasons.KUBE_GROUP_NOT_BOUND, session.job_fit_error(job), job.counts[TaskStatus.BINDING]
+    if binding:
+        text = f"{binding} {'is' if binding == 1 else 'are'} being bound"
     detail = f": {text}" if text else ""
     if not session.dispatch.has("job_ready"):
         detail += (
             "; no plugin of the scheduler-conf enforces minCount, so pods are bound one by one: add the plugin gang"
         )
-    message = row.render(bound=job.ready_tasks, minimum=job.min_available, detail=detail)
+    message = row.render(bound=job.ready_tasks - binding, minimum=job.min_available, detail=detail)
     return GroupCondition("Unschedulable", row.code, message)
 
 

@@ -317,13 +317,13 @@ class SessionResults:
 
     def record_hook_error(self, subject: Subject, error: Exception) -> None:
         """Records a failure around one object; the session continues with the others."""
+        plugin, hook = (error.plugin, error.hook) if isinstance(error, HookFailed) else ("", "")
+        if hook in ("on_allocate", "on_deallocate"):
+            self._state.changes.force_resync = True  # the plugin's sums may be wrong
         if isinstance(error.error if isinstance(error, HookFailed) else error, EvaluationsPostponedError):
             self._postpone(subject)
             return
-        plugin, hook = (error.plugin, error.hook) if isinstance(error, HookFailed) else ("", "")
         text = error_text(error)
-        if hook in ("on_allocate", "on_deallocate"):
-            self._state.changes.force_resync = True  # the plugin's sums may be wrong
         ref = reference(subject)
         outside = isinstance(error.error if isinstance(error, HookFailed) else error, OutsideError)
         self.report.add_error(HookError(plugin, hook, text, f"{ref.kind} {ref.namespace}/{ref.name}", outside))

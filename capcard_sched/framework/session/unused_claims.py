@@ -16,7 +16,7 @@ import msgspec
 from capcard_sched.framework.session.doubled_devices import keeper
 from capcard_sched.model.intents import ClaimAllocation, ExtendedClaim, ReleaseClaims
 from capcard_sched.model.reasons import CLAIMS_RELEASED
-from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.status import COMPLETED_STATUSES, PHASE_PENDING, TaskStatus
 
 if TYPE_CHECKING:
     from capcard_sched.devices.claims import Claim
@@ -91,7 +91,7 @@ def _waiting_pods(session: Session, claim: Claim) -> list[Task]:
     if claim.extended and claim.owner is not None:
         consumers = [claim.owner.uid]
     elif claim.allocation is not None and not consumers:
-        consumers = _naming(session, claim)[:1]
+        consumers = _naming(session, claim)
     found: list[Task] = []
     for uid in consumers:
         task = session.snapshot.tasks_by_uid.get(uid)
@@ -110,15 +110,25 @@ def _waiting_pods(session: Session, claim: Claim) -> list[Task]:
 
 
 def _naming(session: Session, claim: Claim) -> list[str]:
-    """The uids of our pending pods that name a claim, sorted. O(pods): claims without a consumer are rare."""
-    return sorted(
-        task.uid
+    """The uid of our first pod that names a claim and may be placed; none while another one has it.
+
+    O(pods): claims without a consumer are rare.
+    """
+    named = [
+        task
         for task in session.snapshot.tasks_by_uid.values()
-        if task.namespace == claim.namespace
-        and task.status is TaskStatus.PENDING
-        and task.ours
-        and any(each.claim == claim.name for each in task.cls.claims)
-    )
+        if task.namespace == claim.namespace and any(each.claim == claim.name for each in task.cls.claims)
+    ]
+    if any(not task.ours or task.status not in (TaskStatus.PENDING, *COMPLETED_STATUSES) for task in named):
+        return []
+    waiting = [task.uid for task in named if task.status is TaskStatus.PENDING and _may_be_placed(task)]
+    return sorted(waiting)[:1]
+
+
+def _may_be_placed(task: Task) -> bool:
+    """Whether sessions try a pod: its job is admitted, and nothing holds it back."""
+    is_admitted = task.job is not None and task.job.phase is not PHASE_PENDING
+    return is_admitted and not (task.gated or task.deleting or task.held)
 
 
 def _released(session: Session, task: Task, claims: list[Claim]) -> ReleaseClaims:

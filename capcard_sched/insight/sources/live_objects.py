@@ -116,12 +116,16 @@ def fetch_jobs(connection: Connection) -> list[Json]:
         return []
 
 
-def fetch_explained(connection: Connection, namespace: str) -> tuple[list[Json], list[Json]]:
+def fetch_explained(connection: Connection, namespace: str) -> tuple[list[Json], list[Json], ApiError | None]:
     """The whole Jobs, and the events that diagnoses read; of `namespace` alone where those of all are not readable.
 
-    No events without the right to list them. Raises ApiError where the Jobs are not readable, and Unreachable.
+    Neither of what is not served or may not be listed; third, the ApiError of the Jobs. Raises Unreachable.
     """
-    jobs = _list_readable(connection, JOB, namespace)
+    refused: ApiError | None = None
+    try:
+        jobs = _list_readable(connection, JOB, namespace)
+    except ApiError as error:
+        jobs, refused = [], error
     try:
         events = [
             event
@@ -131,7 +135,7 @@ def fetch_explained(connection: Connection, namespace: str) -> tuple[list[Json],
         ]
     except ApiError:
         events = []
-    return jobs, events
+    return jobs, events, refused
 
 
 def _list_readable(connection: Connection, kind: str, namespace: str, selector: str = "") -> list[Json]:

@@ -218,6 +218,16 @@ async def test_the_next_page_is_requested_before_a_page_is_taken_in(furnished: C
     assert [len(page.items) for page in (first, *rest)] == [3, 6], "small objects: a larger page"
 
 
+async def test_a_larger_page_that_fails_is_requested_again_with_the_size_of_the_first(
+    furnished: Cluster, proxy: Proxy
+) -> None:
+    proxy.answer("GET", "pods", 504, nth=2)
+    async with Client(load_connection(str(proxy.kubeconfig_for("admin")))) as client:
+        found = [page async for page in pages(client, POD.path, KindDecoder(POD), size=3)]
+    assert [len(page.items) for page in found] == [3, 3, 3]
+    assert [one.status for one in proxy.exchanges] == [200, 504, 200, 200]
+
+
 async def test_pages_of_large_objects_do_not_grow(cluster: Cluster) -> None:
     large = [
         {

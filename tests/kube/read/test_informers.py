@@ -161,15 +161,15 @@ async def test_a_stream_cut_in_the_middle_of_an_object_is_resumed_without_loss(
 async def test_a_list_that_breaks_off_begins_again_and_emits_nothing_twice_and_no_deletion(
     furnished: Cluster, proxy: Proxy
 ) -> None:
-    cut = proxy.reset("GET", "pods", nth=2, times=3)
+    cut = proxy.reset("GET", "pods", nth=2, times=6)
     async with watching(proxy) as (feed, mirror, ears):
-        await cut.struck(3)
+        await cut.struck(6)
         assert await mirror.agrees_with(furnished)
         assert len(mirror.deltas) == 13
         assert set(ears.watch_events("pods")) == {"unreachable", "listed"}
-        cut = proxy.reset("GET", "pods", nth=2, times=3)
+        cut = proxy.reset("GET", "pods", nth=2, times=6)
         relisting = asyncio.create_task(feed.relist())
-        await cut.struck(3)
+        await cut.struck(6)
         await relisting
         assert await mirror.agrees_with(furnished)
         assert len(mirror.deltas) == 13

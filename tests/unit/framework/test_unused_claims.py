@@ -181,6 +181,20 @@ def test_a_claim_without_a_consumer_serves_a_pod_that_fits_its_node() -> None:
     assert world.after(UNUSED_SECONDS) == []
 
 
+@pytest.mark.parametrize("held_by", ["a gate", "a running pod"])
+def test_a_claim_without_a_consumer_stays_while_its_pod_is_not_tried_or_another_one_has_it(held_by: str) -> None:
+    world = _World()
+    world.h.apply(_claim("left", ""))
+    claims = [{"name": "r", "resourceClaimName": "left"}]
+    if held_by == "a gate":
+        world.h.delete_pod("left")
+        gates = [{"name": "example.com/later"}]
+        world.h.pod("gated", group="left", requests={"cpu": "1"}, schedulingGates=gates, resourceClaims=claims)
+    else:
+        world.h.pod("runs", node="n1", phase="Running", requests={"cpu": "1"}, resourceClaims=claims)
+    assert [world.after(seconds) for seconds in (0, UNUSED_SECONDS, 2 * UNUSED_SECONDS)] == [[], [], []]
+
+
 def test_a_claim_that_no_pod_names_stays() -> None:
     world = _World()
     world.h.apply(_claim("left", ""))

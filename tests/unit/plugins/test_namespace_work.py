@@ -407,3 +407,13 @@ def test_contents_of_claims_that_are_gone_are_not_kept(kind: str, monkeypatch: p
     ]
     assert not grown, "\n".join(grown)
     assert texts() <= 1.5 * text + 20 * 4_000
+
+
+def test_many_short_selectors_reach_the_bound_of_a_namespace_too() -> None:
+    work = selector_work.SelectorWork()
+    meter = selector_work.SelectorMeter(work, "team", (b"content",), ends=True)
+    for _ in range(selector_work.MOST_STEPS // 20):
+        meter.admit()
+        meter.evaluated(100)
+    with pytest.raises(selector_work.EvaluationsPostponedError):
+        meter.admit()
