@@ -82,6 +82,10 @@ async def cached(cluster: Cluster, control_plane: ControlPlane, tmp_path: Path) 
         await process.wait()
 
 
+#: The heading of the fixes, and the part of it that names a search that ended.
+_FIXES, _ENDED = ("Any one of these", "No fix"), "search ended at its bound"
+
+
 def plain(groups: Iterable[Manifest], text: str, namespace: str) -> list[str]:
     """A text without what differs between two clusters: namespace, ages, times, and names made from uids of pods."""
     text = text.replace(f"{namespace}/", "default/").replace(f"namespace {namespace}", "namespace default")
@@ -92,6 +96,11 @@ def plain(groups: Iterable[Manifest], text: str, namespace: str) -> list[str]:
                 text = text.replace(f"podgroup/{group['metadata']['name']}", f"pod/{owner['name']}")
     text = re.sub(r"(, pending for|Expected start: ).*", r"\1", text)
     return [" ".join(line.split()) for line in text.splitlines() if not line.startswith("Expected start:")]
+
+
+def before_fixes(lines: list[str]) -> list[str]:
+    """Without the fixes: on a slow machine the search of one source ends at its bound of CPU time, and finds fewer."""
+    return lines[: next((place for place, line in enumerate(lines) if line.startswith(_FIXES)), len(lines))]
 
 
 @pytest.mark.campaign
@@ -111,10 +120,12 @@ async def test_each_source_gives_the_text_of_the_manifests(world: World, cluster
         live, cached = await shell.both(words)
         saved = await shell(f"{words} -f cluster.json")
         for source, answer in {"live": live, "cache": cached, "snapshot": saved}.items():
-            found = plain(groups, answer.out, cluster.namespace)
-            if found != manifests:
-                more = [f"+ {line}" for line in found if line not in manifests]
-                less = [f"- {line}" for line in manifests if line not in found]
+            found, wanted = plain(groups, answer.out, cluster.namespace), manifests
+            if any(_ENDED in line for line in (*found, *wanted)):
+                found, wanted = before_fixes(found), before_fixes(wanted)
+            if found != wanted:
+                more = [f"+ {line}" for line in found if line not in wanted]
+                less = [f"- {line}" for line in wanted if line not in found]
                 differences.append("\n".join([f"{name}, {source}: {answer.err}", *less, *more]))
     assert not differences, "\n\n".join(differences)
 
