@@ -81,10 +81,10 @@ CASES: dict[str, tuple[list[Any], list[tuple[str, str, str]]]] = {
                                       [("error", f"note {NOUSE_UUID}", "the pod fits on no node")]),
     "more cards than a node has": (
         [_pod({NUMBER: 3}), _node(L40S + L40S.replace("A", "B", 1))],
-        [("warning", NUMBER, "asks for 3 cards of one node; the largest node of the input registers 2")]),
+        [("warning", NUMBER, "requests 3 cards on one node; the largest node of the input registers 2")]),
     "more memory than a card has": (
         [_node(L40S), _pod({MEMORY: 5000})],
-        [("warning", MEMORY, "asks for 5,000 of each card; the largest card of the input has 4,914")]),
+        [("warning", MEMORY, "requests 5,000 of each card; the largest card of the input has 4,914")]),
     "another scheduler": ([_pod({NUMBER: 1, CORES: 101}, scheduler="default-scheduler")], []),
     "a model that cannot be cut": ([_node("A,10,100,NVIDIA-X1,true,mig:")],
                                    [("warning", REGISTER, "no MIG geometry for NVIDIA-X1")]),
