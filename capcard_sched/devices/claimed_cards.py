@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from capcard_sched.devices.device_card import NVIDIA_DRIVER, card_of, charge_of
 from capcard_sched.devices.inventory import DeviceInventory
@@ -135,6 +135,42 @@ def claim_keys(pod: PodObject) -> list[str]:
     if extended is not None and extended.resource_claim_name:
         names.append(extended.resource_claim_name)
     return [f"{namespace}/{name}" for name in names]
+
+
+K = TypeVar("K", str, tuple[str, str])
+
+
+class UnclearPods(Generic[K]):
+    """Bound pods whose charge is complete only with the allocations of their claims."""
+
+    def __init__(self) -> None:
+        self._pods: dict[K, PodObject] = {}
+        #: Claim to the pods that wait for its allocation.
+        self._awaiting: dict[str, set[K]] = {}
+
+    def add(self, key: K, pod: PodObject) -> None:
+        self._pods[key] = pod
+        for claim in claim_keys(pod):
+            self._awaiting.setdefault(claim, set()).add(key)
+
+    def get(self, key: K) -> PodObject | None:
+        return self._pods.get(key)
+
+    def drop(self, key: K) -> None:
+        """The charge of a pod waits for no allocation any more."""
+        pod = self._pods.pop(key, None)
+        for claim in claim_keys(pod) if pod is not None else ():
+            keys = self._awaiting.get(claim, set())
+            keys.discard(key)
+            if not keys:
+                self._awaiting.pop(claim, None)
+
+    def pop_of(self, claim: str) -> dict[K, PodObject]:
+        """Drops and returns the pods that wait for a claim, by key."""
+        found = {key: self._pods[key] for key in sorted(self._awaiting.get(claim, ()))}
+        for key in found:
+            self.drop(key)
+        return found
 
 
 def _is_first(pod: PodObject, status: ResourceClaimStatus) -> bool:

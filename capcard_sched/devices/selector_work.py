@@ -2,7 +2,7 @@
 
 A tenant chooses the cost of a selector: a claim may have 65,536 characters of expressions, and an evaluation 100,000
 steps, on each device. Evaluations beyond the bound of a namespace are left to the next session. Results are kept, so
-that each session begins where the last one ended. A content of claims that goes on for too long is refused.
+that each session begins where the last one ended. A content of claims that takes too many of them is refused.
 Steps are counted, not measured: a replay reaches the bounds at the same evaluations.
 """
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from capcard_sched.devices.claimed_cards import ClaimedCards, claim_keys
+from capcard_sched.devices.claimed_cards import ClaimedCards, UnclearPods
 from capcard_sched.ledger.object_facts import FINISHED, bound_at, finished_at, lone_pod_queue, service_of
 from capcard_sched.model.annotations import BOUND_QUEUE
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
@@ -75,9 +75,8 @@ class CardSecondsCounter:
         self._now = self._last = self._led_since = 0
         self._nodes: dict[str, NodeInventory] = {}
         self._claimed = ClaimedCards()
-        #: Bound pods whose charge is complete only with the allocation of a claim, and such claims to the pods.
-        self._unclear: dict[tuple[str, str], PodObject] = {}
-        self._awaited: dict[str, set[tuple[str, str]]] = {}
+        #: By namespace and name.
+        self._unclear: UnclearPods[tuple[str, str]] = UnclearPods()
         self._queues: set[str] = set()
         self._namespace_queues: dict[str, str] = {}
         #: PodGroup to its queue, "" for none, and its service type.
@@ -189,11 +188,9 @@ class CardSecondsCounter:
         conditions = {one.type: one for one in pod.status.conditions or ()}
         if known is None:
             held = self._claimed.held(pod, self._nodes.get(node), self.card_labels)
-            self._forget_unclear(key)
+            self._unclear.drop(key)
             if held.uncounted:
-                self._unclear[key] = pod
-                for claim in claim_keys(pod):
-                    self._awaited.setdefault(claim, set()).add(key)
+                self._unclear.add(key, pod)
             if not held.thousandths:
                 return
             began = bound_at(conditions, self._last, self._now)
@@ -204,14 +201,12 @@ class CardSecondsCounter:
         if known.thousandths and pod.status.phase in FINISHED:
             ended = finished_at(conditions, self._last, self._now)
             self._change(known.labels, -known.thousandths, max(known.began, self._now if ended is None else ended))
-            self._forget_unclear(key)
+            self._unclear.drop(key)
             self._pods[key] = known._replace(thousandths=0)
 
     def _see_claim(self, claim: str) -> None:
         """Count the pods of a claim anew, from their bindings on."""
-        for key in sorted(self._awaited.get(claim, ())):
-            pod = self._unclear[key]
-            self._forget_unclear(key)
+        for key, pod in self._unclear.pop_of(claim).items():
             known = self._pods.pop(key, None)
             if known is not None:
                 self._change(known.labels, -known.thousandths, known.began)
@@ -232,19 +227,10 @@ class CardSecondsCounter:
             return
         charge = self._pods.get(key)
         if (unclear := self._unclear.get(key)) is not None and uid in ("", unclear.metadata.uid):
-            self._forget_unclear(key)
+            self._unclear.drop(key)
         if charge is not None and uid in ("", charge.uid):
             del self._pods[key]
             self._change(charge.labels, -charge.thousandths, self._now)
-
-    def _forget_unclear(self, key: tuple[str, str]) -> None:
-        """The charge of a pod waits for no allocation any more."""
-        pod = self._unclear.pop(key, None)
-        for claim in claim_keys(pod) if pod is not None else ():
-            pods = self._awaited.get(claim, set())
-            pods.discard(key)
-            if not pods:
-                self._awaited.pop(claim, None)
 
     def _change(self, labels: CardSecondsLabels, thousandths: int, at: int) -> None:
         """Pods of a series hold more or less since `at` (Unix milliseconds)."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from capcard_sched.devices.claimed_cards import ClaimedCards, claim_keys
+from capcard_sched.devices.claimed_cards import ClaimedCards, UnclearPods
 from capcard_sched.ledger.capacity_sums import CapacitySums
 from capcard_sched.ledger.job_tracker import JobTracker
 from capcard_sched.ledger.object_facts import (
@@ -86,10 +86,8 @@ class LedgerRecorder:
         self._first = True
         self._capacity = CapacitySums(adopted.capacity)
         self._claimed = ClaimedCards()
-        #: Claim to the pods by uid with a charge that is complete only with its allocation.
-        self._unclear: dict[str, dict[str, PodObject]] = {}
-        #: By uid of such a pod: its claims.
-        self._awaited: dict[str, list[str]] = {}
+        #: By uid.
+        self._unclear: UnclearPods[str] = UnclearPods()
         self._quotas = adopted.quotas
         #: Names of the queues of the first step.
         self._queues: set[str] = set()
@@ -156,7 +154,7 @@ class LedgerRecorder:
         found: dict[str, PodObject] = {}
         for delta in deltas:
             if claim := self._claimed.apply(delta):
-                found |= self._unclear.pop(claim, {})
+                found |= self._unclear.pop_of(claim)
         for pool, provided in self._claimed.capacities():
             self._capacity.set_pool(pool, provided)
         return found
@@ -368,11 +366,9 @@ class LedgerRecorder:
             return
         if charge is None or charge.uncounted:
             held = self._claimed.held(pod, self._capacity.nodes.get(node), self._card_labels)
-            self._forget_unclear(meta.uid)
+            self._unclear.drop(meta.uid)
             if held.uncounted:
-                self._awaited[meta.uid] = claim_keys(pod)
-                for key in self._awaited[meta.uid]:
-                    self._unclear.setdefault(key, {})[meta.uid] = pod
+                self._unclear.add(meta.uid, pod)
             if tracker is not None:
                 tracker.row.card = tracker.row.card or held.card
             if charge is not None:
@@ -391,14 +387,6 @@ class LedgerRecorder:
             self._rows.append(charge)
         self._charges[meta.uid] = charge
 
-    def _forget_unclear(self, uid: str) -> None:
-        """The charge of a pod waits for no allocation any more."""
-        for key in self._awaited.pop(uid, ()):
-            pods = self._unclear.get(key, {})
-            pods.pop(uid, None)
-            if not pods:
-                self._unclear.pop(key, None)
-
     def _complete(self, charge: ChargeRow, held: HeldCards) -> None:
         """Count the devices of claims whose allocation came after the binding."""
         if not held.uncounted or held.thousandths > charge.thousandths:
@@ -415,7 +403,7 @@ class LedgerRecorder:
 
     def _end(self, uid: str, at: int, outcome: str, version: str, *, gap: bool) -> None:
         """End the charge of a pod, and its part in its job."""
-        self._forget_unclear(uid)
+        self._unclear.drop(uid)
         charge = self._charges.pop(uid, None)
         if charge is not None:
             charge.ended, charge.end_reason = max(at, charge.began), outcome

@@ -51,7 +51,7 @@ def _declared(info: inspect.Type, path: str, above: tuple[type, ...]) -> Iterato
 
 
 def filled_fields(obj: Any, fields: set[str], many: int, path: str = "") -> Iterator[str]:
-    """Those of some paths that have so many entries in an object."""
+    """Those of some paths that have a number of entries in an object."""
     if isinstance(obj, list):
         if len(obj) >= many:
             yield f"{path}[]"

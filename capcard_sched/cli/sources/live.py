@@ -213,16 +213,14 @@ def _config_errors(kubeconfig: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def api_errors(connection: Connection, besides: tuple[int, ...] = ()) -> Iterator[None]:
-    """Raise the errors of an API server, other than those with a status of `besides`, as BadInputError."""
+def api_errors(connection: Connection) -> Iterator[None]:
+    """Raise the errors of an API server as BadInputError."""
     from capcard_sched.insight.sources.live_objects import MissingKindError
     from capcard_sched.kube.client import ApiError, Unreachable
 
     try:
         yield
     except (ApiError, MissingKindError, Unreachable) as error:
-        if getattr(error, "status", 0) in besides:
-            raise
         hint = f"; missing rights: {READER_HINT}" if getattr(error, "status", 0) == _FORBIDDEN else ""
         raise BadInputError(f"{connection.server}: {error}{hint}") from None
 

@@ -220,7 +220,7 @@ class SessionCloser:
         before, phase = job.phase, enter_phase(session, job, unschedulable=unschedulable)
         if session.carry_over.is_silent and job.topology is None and not session.carry_over.expired_nominations:
             return
-        if kube_name(job.name) and job.uid and phase in _WAITING and not unschedulable:
+        if kube_name(job.name) and phase in _WAITING and not unschedulable:
             wanted = [*wanted, waiting_kube_group(session, job)]
         conditions = self._conditions(session, job, wanted)
         counts = job.counts

@@ -280,7 +280,7 @@ class Evictor:
     def _units_since(self, statement: Statement, length: int) -> tuple[list[VictimUnit], list[Task]]:
         """The units evicted since the statement had `length` operations, in order, and their pods."""
         gone = [one.task for one in statement.operations[length:] if isinstance(one, EvictionOperation)]
-        return list({id(unit): unit for task in gone for unit in (self._units[task.uid],)}.values()), gone
+        return list({id(unit): unit for unit in (self._units[task.uid] for task in gone)}.values()), gone
 
     def _commit(self, statement: Statement, queue: Queue, job: Job) -> None:
         session = self._session

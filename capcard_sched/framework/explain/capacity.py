@@ -48,6 +48,14 @@ def workload_name(task: Task) -> str:
     return display_name(task.job) if task.job is not None else f"{task.namespace}/pod/{task.name}"
 
 
+def _holder(task: Task | None, key: str, amount: int) -> tuple[str, str, float]:
+    """The workload of a claim with thousandths of cards, by its first pod; the claim itself without a known one."""
+    if task is not None:
+        return workload_name(task), task.job.queue if task.job is not None else "", amount / CARD
+    namespace, _, name = key.partition("/")
+    return f"{namespace}/resourceclaim/{name}", "", amount / CARD
+
+
 def holders(amounts: Iterable[tuple[str, str, float]], most: int = MOST_LISTED) -> tuple[HolderUse, ...]:
     """Sums of (workload, its queue, amount), the largest first."""
     sums: dict[tuple[str, str], float] = {}
@@ -121,9 +129,9 @@ class CapacityReader:
         for each in device_offers(self._state.devices, self._state.claims):
             of_node = self._table.by_name.get(each.node)
             if of_node is not None and each.card not in self._state.plugin_cards_of(of_node):
-                held = tuple([self._holder(key, amount) for key, amount in each.claims.items()])
-                users = [(self._user(key), amount) for key, amount in each.claims.items()]
-                tenants = tuple([(task, amount) for task, amount in users if task is not None])
+                users = [(self._user(key), key, amount) for key, amount in each.claims.items()]
+                held = tuple([_holder(*user) for user in users])
+                tenants = tuple([(task, amount) for task, _, amount in users if task is not None])
                 found = NodeCard(of_node, each.card, each.total, each.free, held, tenants)
                 self._cards.setdefault(each.card, []).append(found)
 
@@ -131,13 +139,6 @@ class CapacityReader:
         """The first known pod of a claim."""
         consumers = sorted(self._state.claims.consumers(key))
         return next((task for uid in consumers if (task := self._state.tasks.get(uid)) is not None), None)
-
-    def _holder(self, key: str, amount: int) -> tuple[str, str, float]:
-        """The workload of a claim with thousandths of cards: its first pod; the claim itself without a known one."""
-        if (task := self._user(key)) is not None:
-            return workload_name(task), task.job.queue if task.job is not None else "", amount / CARD
-        namespace, _, name = key.partition("/")
-        return f"{namespace}/resourceclaim/{name}", "", amount / CARD
 
     @cached_property
     def offered(self) -> frozenset[str]:

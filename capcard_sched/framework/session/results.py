@@ -307,7 +307,7 @@ class SessionResults:
         self.report.add_error(HookError(plugin, hook, error_text(error), where))
 
     def _postpone(self, subject: Subject) -> None:
-        """An attempt reached the bound of its namespace: the next session goes on."""
+        """An attempt reached the bound of its namespace: the next session continues."""
         row = reasons.CLAIM_SELECTORS
         refusal = Refusal("allocatable", "", row.code, row.render(), in_order=True)
         self.report.leave_unfinished()
@@ -320,12 +320,13 @@ class SessionResults:
         plugin, hook = (error.plugin, error.hook) if isinstance(error, HookFailed) else ("", "")
         if hook in ("on_allocate", "on_deallocate"):
             self._state.changes.force_resync = True  # the plugin's sums may be wrong
-        if isinstance(error.error if isinstance(error, HookFailed) else error, EvaluationsPostponedError):
+        cause = error.error if isinstance(error, HookFailed) else error
+        if isinstance(cause, EvaluationsPostponedError):
             self._postpone(subject)
             return
         text = error_text(error)
         ref = reference(subject)
-        outside = isinstance(error.error if isinstance(error, HookFailed) else error, OutsideError)
+        outside = isinstance(cause, OutsideError)
         self.report.add_error(HookError(plugin, hook, text, f"{ref.kind} {ref.namespace}/{ref.name}", outside))
         message = reasons.PLUGIN_FAILED.render(plugin=plugin or "framework", hook=hook or "session", error=text)
         self.refuse(

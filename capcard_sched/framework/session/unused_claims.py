@@ -19,6 +19,8 @@ from capcard_sched.model.reasons import CLAIMS_RELEASED
 from capcard_sched.model.status import COMPLETED_STATUSES, PHASE_PENDING, TaskStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from capcard_sched.devices.claims import Claim
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Task
@@ -49,9 +51,12 @@ class UnusedClaims:
         if not session.snapshot.claims.claims:
             return []
         due: dict[str, tuple[Task, list[Claim]]] = {}
-        for key in sorted(known.keys() | _candidates(session)):
-            claim = session.snapshot.claims.claims.get(key)
-            pods = _waiting_pods(session, claim) if claim is not None else []
+        claims = session.snapshot.claims.claims
+        keys = sorted(known.keys() | _candidates(session))
+        users = _users_of(session, {key for key in keys if key in claims and _has_no_consumer(claims[key])})
+        for key in keys:
+            claim = claims.get(key)
+            pods = _waiting_pods(session, claim, users) if claim is not None else []
             if claim is None or not pods:
                 continue
             uid, since = known.get(key, ("", 0.0))
@@ -83,15 +88,18 @@ def _candidates(session: Session) -> set[str]:
     return found
 
 
-def _waiting_pods(session: Session, claim: Claim) -> list[Task]:
-    """The pods of an unused claim; none for a claim that a bound, nominated, held, foreign or unknown pod has."""
+def _waiting_pods(session: Session, claim: Claim, users: Mapping[str, list[Task]]) -> list[Task]:
+    """The pods of an unused claim; none for a claim that a bound, nominated, held, foreign or unknown pod has.
+
+    `users`: by key of a claim without a consumer, the pods that name it.
+    """
     if claim.key in session.snapshot.claims.assumed:
         return []
     consumers = sorted(claim.consumers) if claim.allocation is not None else []
     if claim.extended and claim.owner is not None:
         consumers = [claim.owner.uid]
-    elif claim.allocation is not None and not consumers:
-        consumers = _naming(session, claim)
+    elif _has_no_consumer(claim):
+        consumers = _naming(users.get(claim.key, []))
     found: list[Task] = []
     for uid in consumers:
         task = session.snapshot.tasks_by_uid.get(uid)
@@ -109,19 +117,24 @@ def _waiting_pods(session: Session, claim: Claim) -> list[Task]:
     return found
 
 
-def _naming(session: Session, claim: Claim) -> list[str]:
-    """The uid of our first pod that names a claim and may be placed; none while another one has it.
+def _has_no_consumer(claim: Claim) -> bool:
+    return claim.allocation is not None and not claim.consumers and not (claim.extended and claim.owner is not None)
 
-    O(pods): claims without a consumer are rare.
-    """
-    named = [
-        task
-        for task in session.snapshot.tasks_by_uid.values()
-        if task.namespace == claim.namespace and any(each.claim == claim.name for each in task.cls.claims)
-    ]
-    if any(not task.ours or task.status not in (TaskStatus.PENDING, *COMPLETED_STATUSES) for task in named):
+
+def _users_of(session: Session, keys: set[str]) -> dict[str, list[Task]]:
+    """The pods that name these claims. O(pods) where there are any."""
+    found: dict[str, list[Task]] = {}
+    for task in session.snapshot.tasks_by_uid.values() if keys else ():
+        for key in keys.intersection(f"{task.namespace}/{each.claim}" for each in task.cls.claims):
+            found.setdefault(key, []).append(task)
+    return found
+
+
+def _naming(users: list[Task]) -> list[str]:
+    """The uid of our first pod that names a claim and may be placed; none while another one has it."""
+    if any(not task.ours or task.status not in (TaskStatus.PENDING, *COMPLETED_STATUSES) for task in users):
         return []
-    waiting = [task.uid for task in named if task.status is TaskStatus.PENDING and _may_be_placed(task)]
+    waiting = [task.uid for task in users if task.status is TaskStatus.PENDING and _may_be_placed(task)]
     return sorted(waiting)[:1]
 
 
