@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from capcard_sched.devices.device_card import NVIDIA_DRIVER, card_of, charge_of
@@ -38,6 +39,8 @@ class ClaimedCards:
         self._claims: dict[str, ResourceClaimStatus] = {}
         #: Serial of the slices up to which `capacities` was read.
         self._read = 0
+        #: The pools for which `capacities` yielded devices last.
+        self._yielded: set[PoolId] = set()
 
     def apply(self, delta: Delta) -> str:
         """Notes a slice or claim; other objects have no effect. Returns the key of a claim that changed, else ""."""
@@ -107,15 +110,17 @@ class ClaimedCards:
 
         Node "": devices that several nodes reach. Partitions exclude each other: it counts what an empty pool can give.
         """
-        pools = sorted(self._inventory.changes.since(self._read))
+        known = chain(self._yielded, self._inventory.pool_ids)
+        pools = sorted({*self._inventory.changes.since(self._read, known)})
         self.forget_changes()
         for pool in pools:
-            yield pool, self._provided(pool)
+            provided = self._provided(pool)
+            self._yielded.add(pool) if provided else self._yielded.discard(pool)
+            yield pool, provided
 
     def forget_changes(self) -> None:
         """The pools that changed so far are not read."""
         self._read = self._inventory.changes.serial
-        self._inventory.changes.forget()
 
     def _provided(self, pool: PoolId) -> Mapping[tuple[str, str], int]:
         slices = usable_slices(self._inventory, pool)

@@ -179,6 +179,8 @@ class DeviceInventory:
         """Adds or replaces a slice."""
         name = obj.metadata.name
         self.drop_slice(name)
+        if len(self._contents) > 2 * self._devices + _SPARE:
+            self._forget_contents()
         found = self._read(name, obj.spec)
         self.slices[name] = found
         self._devices += len(found.devices)
@@ -289,12 +291,17 @@ class DeviceInventory:
         made.taints = self._taints(made)
         source.devices.append(made)
 
+    def _forget_contents(self) -> None:
+        """Drops the contents and attributes of devices that are gone. O(devices)."""
+        self._contents.clear()
+        self._attributes = {
+            qualified(name, device.id[0])[1] for device in self.all_devices() for name in device.content.attributes
+        }
+
     def _content(self, device: SliceDevice, driver: str) -> DeviceContent:
         key = _encode((driver, device.allow_multiple_allocations, device.attributes, device.capacity))
         found = self._contents.get(key)
         if found is None:
-            if len(self._contents) > 2 * self._devices + _SPARE:
-                self._contents.clear()
             found = self._contents[key] = DeviceContent(device, driver)
             self._attributes.update(qualified(name, driver)[1] for name in found.attributes)
         return found
@@ -311,6 +318,11 @@ class DeviceInventory:
                     if device.id == of:
                         return device
         return None
+
+    @property
+    def pool_ids(self) -> Collection[PoolId]:
+        """The pools with a slice."""
+        return self._by_pool.keys()
 
     def slices_of(self, pool: PoolId) -> Collection[DeviceSlice]:
         """The slices of a pool, of all generations."""

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 _UNKNOWN: Final = None
 
 
+#: A pool without slices: any node may have reached it.
+_GONE: Final = "", ""
+
+
 class BackedResources:
     """Keeps `Node.backed`. `refresh` runs at the opening of every session."""
 
@@ -117,7 +121,7 @@ class BackedResources:
         """Nodes whose objects or pools changed."""
         by_name = self._nodes.by_name
         found = {name for name in changed if name not in by_name or by_name[name].generation != self._seen.get(name)}
-        for pool in self._inventory.changes.since(self._serial):
+        for pool in self._inventory.changes.since(self._serial, (_GONE,)):
             slices = self._inventory.slices_of(pool)
             if not slices or not all(each.node for each in slices):
                 return set(by_name)

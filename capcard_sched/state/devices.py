@@ -154,7 +154,7 @@ class DeviceTable:
     def _note(self, key: str, serial: int) -> None:
         """Notes a changed claim, and the pools whose devices it changed: those since a serial."""
         self._changes.devices.add(key)
-        self._changed_pools.update(self.ledger.future.changes.since(serial))
+        self._changed_pools.update(self.ledger.future.changes.since(serial, self.inventory.pool_ids))
 
     def touch_nodes(self, nodes: NodeTable) -> None:
         """Stamps the rows of nodes some of whose devices claims took or freed since the last call."""
@@ -175,4 +175,4 @@ class DeviceTable:
                 if task is None or task.status in _UNUSED or uid in written:
                     serial = ledger.future.changes.serial
                     ledger.forget(key, uid)
-                    self._changed_pools.update(ledger.future.changes.since(serial))
+                    self._changed_pools.update(ledger.future.changes.since(serial, self.inventory.pool_ids))

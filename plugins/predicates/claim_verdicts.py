@@ -292,11 +292,13 @@ class ClaimVerdicts:
                 del self._columns[next(iter(self._columns))]
             column = _Column(len(self._pools), usage.changes.serial)
         elif column.serial != usage.changes.serial:
-            changed = [row for pool in usage.changes.since(column.serial) for row in self._rows.get(pool, ())]
-            column.codes[changed] = _UNKNOWN
+            column.codes[self._rows_changed_since(column.serial, usage)] = _UNKNOWN
             column.serial = usage.changes.serial
         self._columns[key] = column  # most recently used
         return column
+
+    def _rows_changed_since(self, serial: int, usage: DeviceUsage) -> list[int]:
+        return [row for pool in usage.changes.since(serial, self._rows) for row in self._rows.get(pool, ())]
 
     # --- equal nodes ------------------------------------------------------------------------------------------------
 
@@ -344,7 +346,7 @@ class ClaimVerdicts:
         if states is None:
             states = np.where(np.array(self._shapes, dtype=np.int64) < 0, -1, _UNREAD)
         if serial != usage.changes.serial:
-            changed = [row for pool in usage.changes.since(serial) for row in self._rows.get(pool, ())]
+            changed = self._rows_changed_since(serial, usage)
             states[[row for row in changed if self._shapes[row] >= 0]] = _UNREAD
         self._states[future] = states, usage.changes.serial
         return states

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from capcard_sched.devices import claims
+from capcard_sched.devices import claims, inventory, pool_changes
 from capcard_sched.framework import core
 from capcard_sched.framework.placement import signature_cache
 from capcard_sched.framework.session import node_places
@@ -34,10 +34,16 @@ SPARES: Final = {
         *((node_places, name) for name in ("_MOST_CLASSES", "_MOST_LIMITED")),
         (classes, "_MOST_SPECS"),
         (empty_nodes, "_MOST_CONTENTS"),
+        (inventory, "_SPARE"),
+        (pool_changes, "_MOST"),
         (node_index, "_MAX_ENTRIES"),
         (cards, "_SPARE"),
     ),
-    "bytes": ((claims, "_SPARE_BYTES"), (cluster, "_SPARE_BYTES"), (classes, "_SPARE")),
+    "bytes": (
+        *((module, "_SPARE_BYTES") for module in (claims, cluster)),
+        (classes, "_SPARE"),
+        (pool_changes, "_MOST"),
+    ),
     "sessions": (
         (core, "_PRUNE_SESSIONS"),
         (topology_counts, "_UNUSED_SESSIONS"),
@@ -160,7 +166,19 @@ def _claims(index: int) -> list[Json]:
     return [
         _claim(index),
         _claim(index, {"reservedFor": [consumer], "allocation": {"devices": {"results": [result]}}}),
+        _claim(index, {"allocation": {"devices": {"results": [result | {"pool": f"p{index}"}]}}}),
     ]
+
+
+def _slices(index: int) -> list[Json]:
+    """Slices of a node that stays, of one that does not exist, and of all nodes: pools of one name each."""
+    spec = {
+        "driver": "d",
+        "pool": {"name": f"p{index}", "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": f"g{index}", "attributes": {f"a{index}": {"string": f"v{index}"}}}],
+    }
+    places: list[Json] = [{"nodeName": "n1"}, {"nodeName": f"missing{index}"}, {"allNodes": True}]
+    return [{"metadata": _meta(index, namespace=""), "spec": {**spec, **place}} for place in places]
 
 
 def _queue(index: int, **spec: Any) -> Json:
@@ -192,7 +210,7 @@ def _requests(index: int) -> list[Json]:
     ]
 
 
-#: What tenants create: kind to the objects of one name, one after the other.
+#: What tenants create, and drivers of nodes that come and go: kind to the objects of one name, one after the other.
 CHURN: Final[dict[str, Callable[[int], list[Json]]]] = {
     "Pod": _pods,
     "PodGroup": _groups,
@@ -209,6 +227,7 @@ CHURN: Final[dict[str, Callable[[int], list[Json]]]] = {
     "ProvisioningRequest": _requests,
     "ConfigMap": lambda index: [{"metadata": _meta(index), "data": _names(index)}],
     "Namespace": lambda index: [{"metadata": {**_meta(index), "namespace": "", "name": f"ns{index}"}}],
+    "ResourceSlice": _slices,
 }  # fmt: skip
 _PROVISIONING: Final = "check-capacity.autoscaling.x-k8s.io"
 TYPES: Final = {one.name: one.watch.type for one in KINDS if one.watch is not None}

@@ -15,7 +15,7 @@ import pytest
 from capcard_sched.cli.sources.cores import build_core, options_of
 from capcard_sched.cli.sources.source import Source
 from capcard_sched.cli.web_live import FollowedCluster
-from capcard_sched.devices import inventory
+from capcard_sched.devices import inventory, pool_changes
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import Connection
 from capcard_sched.kube.informers import Informers
@@ -168,6 +168,7 @@ def test_a_ledger_keeps_nothing_of_objects_that_are_gone(
 ) -> None:
     """`evicting`: with the intents of the scheduler, as of a recording."""
     monkeypatch.setattr(inventory, "_SPARE", 8)
+    monkeypatch.setattr(pool_changes, "_MOST", 8)
     recorder = LedgerRecorder(AdoptedRows())
 
     def follow(now: float, changes: Sequence[deltas.Delta]) -> None:
@@ -190,6 +191,7 @@ def test_the_counter_of_card_seconds_keeps_nothing_of_objects_that_are_gone(
 ) -> None:
     """Prometheus reads it all the time."""
     monkeypatch.setattr(inventory, "_SPARE", 8)
+    monkeypatch.setattr(pool_changes, "_MOST", 8)
     counter = CardSecondsCounter()
     counter.lead(leads)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from capcard_sched.cel.values import EvaluationError
@@ -258,7 +259,9 @@ class DeviceStateCounts:
             self._by_pool.clear()
             self._sums.clear()
         slices, used = self._serials
-        for pool in {*inventory.changes.since(slices), *ledger.changes.since(used)}:
+        changed = set(inventory.changes.since(slices, chain(self._by_pool, inventory.pool_ids)))
+        changed.update(ledger.changes.since(used, self._by_pool))
+        for pool in changed:
             self._sums.subtract(self._by_pool.pop(pool, {}))
             if counts := _pool_states(inventory, ledger, pool):
                 self._by_pool[pool] = counts
