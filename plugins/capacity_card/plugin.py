@@ -64,7 +64,7 @@ class CapacityCard(Plugin):
         selection = CardSelection(self.accounts)
         self._admission = AdmissionCheck(self.accounts, self._refusals)
         self._allocation = AllocationCheck(self.accounts, selection, self._refusals)
-        self.reports = CardReports(self.accounts, self._refusals)
+        self.reports = CardReports(self.accounts)
         reclaim = CardReclaim(self.accounts, selection)
         self.parts = selection, self._admission, self._allocation, reclaim, self.reports
 

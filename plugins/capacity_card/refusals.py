@@ -1,4 +1,4 @@
-"""Refusals of jobs and pods beyond a quota, with their figures, and the counts of them."""
+"""Refusals of jobs and pods beyond a quota, with their figures."""
 
 from __future__ import annotations
 
@@ -54,8 +54,6 @@ class QuotaRefusals:
 
     def __init__(self) -> None:
         self._session: Session | None = None
-        #: (queue, hook, reason) to number of refusals.
-        self.counts: dict[tuple[str, str, str], int] = {}
 
     def open(self, session: Session) -> None:
         self._session = session
@@ -116,8 +114,6 @@ class QuotaRefusals:
     def refusal(
         self, hook: QuotaHook, queue: str, row: Reason, message: str, *, event: bool = True, pods_too: bool = False
     ) -> Refusal:
-        key = queue, hook, row.code
-        self.counts[key] = self.counts.get(key, 0) + (not self.is_growing)
         component = "" if hook == "job_enqueueable" else POD_COMPONENT
         return Refusal(hook, NAME, row.code, message, queue=queue, event=event, component=component, pods_too=pods_too)
 

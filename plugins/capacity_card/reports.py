@@ -20,6 +20,7 @@ from capcard_sched.model.reasons import (
 )
 from capcard_sched.model.report_once import ReportOnce
 from capcard_sched.model.status import COMPLETED_STATUSES, TaskStatus
+from capcard_sched.plugins.capacity_card.arguments import NAME
 from capcard_sched.plugins.capacity_card.card_flow import sum_of
 from capcard_sched.plugins.capacity_card.charge import PLAIN, alternatives_of
 from capcard_sched.plugins.capacity_card.ledger import CHARGED_STATUSES
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity_card.accounts import CardAccounts
     from capcard_sched.plugins.capacity_card.quota import QueueAccount
-    from capcard_sched.plugins.capacity_card.refusals import QuotaRefusals
 
 #: The action that evicts across queues.
 _RECLAIM: Final = "reclaim"
@@ -44,9 +44,11 @@ _RECLAIM: Final = "reclaim"
 class CardReports:
     """Exports the accounts of jobs and queues, and emits one event per malformed object."""
 
-    def __init__(self, accounts: CardAccounts, refusals: QuotaRefusals) -> None:
+    def __init__(self, accounts: CardAccounts) -> None:
         self._arguments, self._inventory, self._demands = accounts.arguments, accounts.inventory, accounts.demands
-        self._minimum, self._ledger, self._refusals = accounts.minimum, accounts.ledger, refusals
+        self._minimum, self._ledger = accounts.minimum, accounts.ledger
+        #: (queue, hook, reason) to the jobs and pods that sessions refused, each once in a session.
+        self._refused: Counter[tuple[str, str, str]] = Counter()
         #: (victim's queue, reclaimer's queue, card of the victim or "") to pods evicted by reclaim.
         self.evictions: dict[tuple[str, str, str], int] = {}
         #: Per reason, the malformed jobs by key and whether their event was emitted.
@@ -62,6 +64,17 @@ class CardReports:
             charge = self._ledger.charge_of(victim)
             key = victim.job.queue, intent.queue, charge.card if charge is not None else ""
             self.evictions[key] = self.evictions.get(key, 0) + 1
+        # Hooks refuse in trials, too: what the session records counts.
+        for refusal in session.results.refusals.values():
+            if refusal.plugin == NAME:
+                self._refused[refusal.queue, refusal.hook, refusal.reason] += 1
+        if session.changed.queues:
+            queues = session.queues
+            for gone in [key for key in self._refused if key[0] not in queues]:
+                del self._refused[gone]
+            self.evictions = {
+                key: count for key, count in self.evictions.items() if key[0] in queues and key[1] in queues
+            }
         if self._arguments.publish_card_usage:
             self._publish_card_usage(session)
 
@@ -100,7 +113,7 @@ class CardReports:
         for card, service in sorted(ledger.by_service):
             amount = ledger.by_service[card, service] / CARD
             yield Sample("card_allocated", {"card": card, "service_type": service}, amount)
-        for (name, hook, code), count in sorted(self._refusals.counts.items()):
+        for (name, hook, code), count in sorted(self._refused.items()):
             if name in queues:
                 labels = {"queue_name": name, "hook": hook, "reason": code}
                 yield Sample("capacity_card_refusals_total", labels, count)

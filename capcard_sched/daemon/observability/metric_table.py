@@ -127,7 +127,7 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     MetricRow("queue_card_seconds_total", "counter", ("queue", "card", "service_type"), "sampled", "Card-seconds that pods of the queue held while this replica led, from their binding until they finished or were gone"),
     MetricRow("card_total", "gauge", ("card",), "plugin", "Cards in the cluster"),
     MetricRow("card_allocated", "gauge", ("card", "service_type"), "plugin", "Cards allocated, by service type"),
-    MetricRow("capacity_card_refusals_total", "counter", ("queue_name", "hook", "reason"), "plugin", "Jobs and pods refused by quota"),
+    MetricRow("capacity_card_refusals_total", "counter", ("queue_name", "hook", "reason"), "plugin", "Jobs and pods refused by quota, each once in a session"),
     MetricRow("capacity_card_evictions_total", "counter", ("victim_queue", "reclaimer_queue", "card"), "plugin", "Pods evicted by cross-queue reclaim"),
     MetricRow("capacity_card_invalid_objects", "gauge", ("kind", "reason"), "plugin", "Objects with invalid card annotations"),
     *(
