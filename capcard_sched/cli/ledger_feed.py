@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from capcard_sched.cli.output import put_error
 from capcard_sched.ledger.database import FencedError, LedgerError
+from capcard_sched.ledger.ledger_thread import in_ledger_thread
 from capcard_sched.ledger.usage_ledger import open_ledger
 
 if TYPE_CHECKING:
@@ -74,14 +75,15 @@ class LedgerFeed:
         self._waiting = []
         state = self._held.core.snapshot().state
         labels, queue = state.card_labels, state.default_queue
-        with await asyncio.to_thread(open_ledger, self._url) as ledger:
+        opening = in_ledger_thread(partial(open_ledger, self._url), lambda late: late.database.close())
+        with await opening as ledger:
             start = partial(ledger.start, card_labels=labels, default_queue=queue, lease=self._lease)
-            await asyncio.to_thread(start, f"live-{began:.3f}", "live", began)
-            await asyncio.to_thread(ledger.feed, began, objects)
+            await in_ledger_thread(partial(start, f"live-{began:.3f}", "live", began))
+            await in_ledger_thread(partial(ledger.feed, began, objects))
             while True:
                 await asyncio.sleep(_PERIOD)
                 found, self._waiting = self._waiting, []
                 for moment, deltas in found or [(time.time(), ())]:
                     if not self._may_write():
                         return
-                    await asyncio.to_thread(ledger.feed, moment, deltas)
+                    await in_ledger_thread(partial(ledger.feed, moment, deltas))

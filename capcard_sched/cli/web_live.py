@@ -9,6 +9,7 @@ import time
 from collections import OrderedDict
 from contextlib import redirect_stderr
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -17,6 +18,7 @@ from capcard_sched.cli.sources.held_cluster import HeldCluster, HeldInput
 from capcard_sched.cli.web_files import cluster_of
 from capcard_sched.gc import keep_all
 from capcard_sched.insight.trials.forked_copy import ForkedCopyError
+from capcard_sched.ledger.ledger_thread import in_ledger_thread
 from capcard_sched.web.copies import PageAnswer, view_of
 from capcard_sched.web.pages import PAGES
 from capcard_sched.web.prepared import PreparedCluster
@@ -167,7 +169,7 @@ class LiveClusters:
 
         server = self._held.connection.server
         async with self._slots:
-            return await asyncio.to_thread(past_view, self._ledger, server, page.document, query, namespaces)
+            return await in_ledger_thread(partial(past_view, self._ledger, server, page.document, query, namespaces))
 
     async def _view(self, page: Page, query: Mapping[str, str], namespaces: frozenset[str] | None) -> InsightPart:
         """The view of the state that is shown; requests share it."""

@@ -211,10 +211,16 @@ def _engine_of(url: str, *, create: bool) -> Engine:
     if is_server(url):
         import psycopg
 
+        from capcard_sched.ledger import postgres
+
         try:
-            return create_engine(f"postgresql+psycopg://{url.partition('://')[2]}", module=psycopg, pool_pre_ping=True)
+            engine = create_engine(
+                f"postgresql+psycopg://{url.partition('://')[2]}", module=psycopg, pool_pre_ping=True
+            )
         except (ArgumentError, ValueError):
             raise LedgerError(f"{database_name(url)}: not a database URL: postgresql://USER@HOST:PORT/NAME") from None
+        event.listen(engine, "do_connect", postgres.connect)
+        return engine
     if "://" in url:
         raise LedgerError(f"{url}: not supported; accepted: a file, or postgresql://USER@HOST:PORT/NAME")
     file = Path(url)

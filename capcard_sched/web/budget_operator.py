@@ -18,6 +18,7 @@ import msgspec
 from capcard_sched.kube.client import Client, RequestError
 from capcard_sched.ledger.budget_use import card_times, subtree_times
 from capcard_sched.ledger.database import LedgerError
+from capcard_sched.ledger.ledger_thread import in_ledger_thread
 from capcard_sched.ledger.usage_ledger import open_ledger
 from capcard_sched.model.card_budgets import (
     BUDGET_API,
@@ -177,7 +178,7 @@ class BudgetOperator:
             parents = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._read_parents(), main))
             budgets = dict(self._budgets)
             try:
-                patches = await asyncio.to_thread(partial(self._patches, budgets, parents))
+                patches = await in_ledger_thread(partial(self._patches, budgets, parents))
             except LedgerError as error:
                 self._note("ledger", f"ledger: {error}")
                 continue
