@@ -312,7 +312,7 @@ class Allocator:
         """Whether a device passes all selectors. Raises AllocationError if one of them fails."""
         for selector in request.selectors:
             try:
-                if not device.content.matches(selector.program, self._meter):
+                if not device.content.matches(selector.program, self._meter, selector.among):
                     return False
             except EvaluationError as error:
                 source = selector.source(self._plans[index].key)

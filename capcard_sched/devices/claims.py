@@ -135,6 +135,8 @@ class Selector(NamedTuple):
     number: int
     #: "" for one of a request.
     class_name: str = ""
+    #: The number of selectors of its claim; 0 for one of a class.
+    among: int = 0
 
     def source(self, claim: str) -> str:
         """Begin of the text of its errors for a claim, by `namespace/name`: `class c: selector #0`."""
@@ -242,14 +244,15 @@ def plan_claim(claim: Claim, classes: Mapping[str, DeviceClassObject]) -> ClaimP
     """The plan of a claim. Raises AllocationError for requests that no node can fulfil."""
     requests: list[tuple[RequestPlan, ...]] = []
     number = 0
-    characters = sum(_expression_lengths(claim))
+    lengths = [*_expression_lengths(claim)]
+    characters = sum(lengths)
     if characters > _MOST_CHARACTERS:
         text = f"its selectors have {characters} characters, at most {_MOST_CHARACTERS} are supported"
         raise AllocationError(f"claim {claim.key}: {text}", "unsupported")
     for request in claim.spec.requests or ():
         found: list[RequestPlan] = []
         for each, name in _alternatives(claim, request):
-            found.append(_plan_request(claim, request, each, name, number, classes))
+            found.append(_plan_request(claim, request, each, name, number, classes, len(lengths)))
             number += 1
         requests.append(tuple(found))
     for index, constraint in enumerate(claim.spec.constraints or ()):
@@ -280,6 +283,7 @@ def _plan_request(
     name: str,
     number: int,
     classes: Mapping[str, DeviceClassObject],
+    selectors_of_claim: int,
 ) -> RequestPlan:
     where = f"claim {claim.key}, request {name}"
     if each.derived_attributes:
@@ -295,7 +299,7 @@ def _plan_request(
         raise AllocationError(f"{where}: count {each.count} is not above 0")
     selectors = [
         *_selectors(of_class.spec.selectors, claim.key, each.device_class_name),
-        *_selectors(each.selectors, claim.key),
+        *_selectors(each.selectors, claim.key, among=selectors_of_claim),
     ]
     try:
         requested = each.capacity.requests if each.capacity is not None else None
@@ -316,7 +320,9 @@ def _plan_request(
     )
 
 
-def _selectors(found: tuple[DeviceSelector, ...] | None, claim: str, class_name: str = "") -> list[Selector]:
+def _selectors(
+    found: tuple[DeviceSelector, ...] | None, claim: str, class_name: str = "", among: int = 0
+) -> list[Selector]:
     made: list[Selector] = []
     for index, selector in enumerate(found or ()):
         expression = selector.cel.expression if selector.cel is not None else ""
@@ -324,7 +330,7 @@ def _selectors(found: tuple[DeviceSelector, ...] | None, claim: str, class_name:
         if not isinstance(program, Program):
             problem = "expression empty" if program is None else f"compile error: {program}"
             raise AllocationError(f"{_source(class_name, claim, index)}: CEL {problem}", "selector_error")
-        made.append(Selector(program, read_attributes(expression), index, class_name))
+        made.append(Selector(program, read_attributes(expression), index, class_name, among))
     return made
 
 

@@ -39,7 +39,8 @@ class DeviceContent:
         self._part: tuple[frozenset[str], Hashable] | None = None
         #: What others call such a device, once they know it.
         self.name: str | None = None
-        self._results: dict[Program, bool | EvaluationError] = {}
+        #: Result and steps.
+        self._results: dict[Program, tuple[bool | EvaluationError, int]] = {}
 
     def part(self, names: frozenset[str] | None) -> Hashable:
         """Equal for contents that differ in other attributes than these, by their names without domains; None: in none.
@@ -54,21 +55,27 @@ class DeviceContent:
             self._part = names, _encode((driver, self.value["allowMultipleAllocations"], self._capacity, kept))
         return self._part[1]
 
-    def matches(self, program: Program, meter: SelectorMeter | None = None) -> bool:
-        """The result of a selector; evaluated once. Raises EvaluationError, and what the meter raises."""
-        found = self._results.get(program)
-        if found is None:
+    def matches(self, program: Program, meter: SelectorMeter | None = None, selectors: int = 0) -> bool:
+        """The result of a selector; evaluated once. Raises EvaluationError, and what the meter raises.
+
+        `selectors`: the number of those of its claim, as of `SelectorMeter.judge`; 0 for one that no tenant wrote.
+        """
+        known = self._results.get(program)
+        if known is None:
             if isinstance(self.value, EvaluationError):
-                found = self.value
+                known = self.value, 0
             else:
                 if meter is not None:
                     meter.admit()
-                found, steps = program.measured(self.value)
+                known = program.measured(self.value)
                 if meter is not None:
-                    meter.evaluated(steps)
+                    meter.evaluated(known[1])
             if len(self._results) >= _MOST_RESULTS:
                 self._results.clear()
-            self._results[program] = found
+            self._results[program] = known
+        found, steps = known
+        if meter is not None and selectors:
+            meter.judge(steps, selectors)
         if isinstance(found, EvaluationError):
             raise found.with_traceback(None)  # each raise would keep its frames
         return found

@@ -163,6 +163,11 @@ class DeviceInventory:
         """Increases with every change of a slice, class or taint rule."""
         return self.changes.serial
 
+    @property
+    def count(self) -> int:
+        """The number of devices of all slices."""
+        return self._devices
+
     def read_attributes(self) -> frozenset[str] | None:
         """The attributes of devices, without domains, that plans of claims may read; None for all."""
         reads = self.plans.reads

@@ -2,8 +2,9 @@
 
 A tenant chooses the cost of a selector: a claim may have 65,536 characters of expressions, and an evaluation 100,000
 steps, on each device. Evaluations beyond the bound of a namespace are left to the next session. Results are kept, so
-that each session begins where the last one ended. A content of claims that takes too many of them is refused.
-Steps are counted, not measured: a replay reaches the bounds at the same evaluations.
+that each session begins where the last one ended. A content of claims is refused for an evaluation whose steps, on all
+devices and for all selectors of the claim, are too many: also where the result is kept, so that a scheduler refuses the
+same contents after a restart. Steps are counted, not measured: a replay reaches the bounds at the same evaluations.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from capcard_sched.devices.claims import AllocationError
 
 #: Steps of the selectors of one namespace in one session: about one CPU second.
 MOST_STEPS: Final = 3_000_000
-#: Steps for one content of claims until devices or classes change.
+#: Steps of the selectors of one content of claims on all devices.
 MOST_OF_CONTENT: Final = 32 * MOST_STEPS
+#: Contents of claims whose evaluations are repeated, for want of places for their results, end at so many times that.
+_REPEATED: Final = 2
 #: Steps of an evaluation of which one in five counts: a claim may have hundreds of short selectors. Those of usual
 #: selectors are 10 to 40.
 FREE_STEPS: Final = 100
@@ -37,10 +40,12 @@ class SelectorWork:
         self._of_namespaces = Counter[str]()
         self._of_contents = Counter[tuple[bytes, ...]]()
         self._version = -1
+        self._devices = 0
 
-    def begin(self, version: int) -> None:
-        """A session begins. `version`: of devices and classes."""
+    def begin(self, version: int, devices: int) -> None:
+        """A session begins. `version`: of devices and classes; `devices`: their number."""
         self._of_namespaces.clear()
+        self._devices = devices
         if version != self._version:
             self._version = version
             self._of_contents.clear()
@@ -50,8 +55,12 @@ class SelectorWork:
         return self._of_namespaces[namespace] >= MOST_STEPS
 
     def is_refused(self, contents: tuple[bytes, ...]) -> bool:
-        """Whether a content has used all its steps."""
-        return self._of_contents[contents] >= MOST_OF_CONTENT
+        """Whether the evaluations for a content were repeated too often."""
+        return self._of_contents[contents] >= _REPEATED * MOST_OF_CONTENT
+
+    def is_affordable(self, steps: int, selectors: int) -> bool:
+        """Whether all devices and so many selectors may take the steps of an evaluation."""
+        return _counted(steps) * selectors * self._devices <= MOST_OF_CONTENT
 
     def add(self, namespace: str, contents: tuple[bytes, ...], steps: int) -> None:
         """Counts steps for claims of a content."""
@@ -78,17 +87,21 @@ class SelectorMeter:
         if not self._ends:
             return
         if self._work.is_refused(self._contents):
-            text = (
-                f"the selectors of the ResourceClaim take more than {MOST_OF_CONTENT} steps on the devices of the "
-                "cluster: shorten spec.devices.requests[].selectors, or restrict them to fewer devices by a DeviceClass"
-            )
-            raise AllocationError(text, "gave_up")
+            raise _refusal()
         if self._work.is_exhausted(self._namespace):
             raise EvaluationsPostponedError(f"namespace {self._namespace}: {MOST_STEPS} steps of selectors")
 
     def evaluated(self, steps: int) -> None:
         """Counts an evaluation."""
-        self._add(max(steps - FREE_STEPS, steps // 5))
+        self._add(_counted(steps))
+
+    def judge(self, steps: int, selectors: int) -> None:
+        """To be called with the steps of a result, new or kept. Raises AllocationError beyond the bound of a content.
+
+        `selectors`: the number of those of the claim.
+        """
+        if self._ends and not self._work.is_affordable(steps, selectors):
+            raise _refusal()
 
     def compiles(self, characters: int) -> None:
         """Counts a compilation before it. Raises as `admit`."""
@@ -98,3 +111,15 @@ class SelectorMeter:
     def _add(self, steps: int) -> None:
         if steps > 0:
             self._work.add(self._namespace, self._contents, steps)
+
+
+def _counted(steps: int) -> int:
+    return max(steps - FREE_STEPS, steps // 5)
+
+
+def _refusal() -> AllocationError:
+    text = (
+        f"the selectors of the ResourceClaim take more than {MOST_OF_CONTENT} steps on the devices of the cluster: "
+        "shorten spec.devices.requests[].selectors, or use fewer of them"
+    )
+    return AllocationError(text, "gave_up")

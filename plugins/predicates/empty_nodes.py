@@ -203,6 +203,6 @@ def _size(request: RequestPlan) -> int:
 
 def _may_match(request: RequestPlan, device: PoolDevice, meter: SelectorMeter | None) -> bool:
     try:
-        return all(device.content.matches(selector.program, meter) for selector in request.selectors)
+        return all(device.content.matches(selector.program, meter, selector.among) for selector in request.selectors)
     except (EvaluationError, AllocationError):
         return True

@@ -84,7 +84,8 @@ class Session:
         self.namespace_work: Final = NamespaceWork(
             state.claims.searches.failed, self.snapshot.devices.work, has_claims=bool(state.claims.claims)
         )
-        self.snapshot.devices.work.begin(self.snapshot.devices.version)
+        devices = self.snapshot.devices
+        devices.work.begin(devices.version, devices.count)
         #: The state that outlives the session.
         self.carry_over = CarryOver() if memory is None else memory
         #: The waiting jobs that this session skips.

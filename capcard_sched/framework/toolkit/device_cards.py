@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 DeviceState: TypeAlias = Literal["used", "tainted", "blocked", "free"]
 #: Sets of selectors whose cards are kept: tenants write them.
 MOST_SELECTORS: Final = 4096
-#: The selectors of a request, and the capacities that it requests.
-_Wanted: TypeAlias = "tuple[tuple[Program, ...], tuple[tuple[str, Fraction], ...]]"
+#: The selectors of a request, each with `Selector.among`, and the capacities that it requests.
+_Wanted: TypeAlias = "tuple[tuple[tuple[Program, int], ...], tuple[tuple[str, Fraction], ...]]"
 #: Effects of taints that keep claims without a toleration away.
 _EXCLUDING: Final = frozenset({"NoSchedule", "NoExecute"})
 
@@ -94,7 +94,7 @@ def may_match(request: RequestPlan, device: PoolDevice, meter: SelectorMeter | N
     Raises what the meter raises.
     """
     try:
-        return all(device.content.matches(selector.program, meter) for selector in request.selectors)
+        return all(device.content.matches(selector.program, meter, selector.among) for selector in request.selectors)
     except EvaluationError:
         return False
 
@@ -130,7 +130,8 @@ class DeviceCards:
 
         They differ for shares of devices of different capacity. Raises what the meter raises.
         """
-        key = tuple([selector.program for selector in request.selectors]), tuple(sorted(request.capacity.items()))
+        selectors = tuple([(selector.program, selector.among) for selector in request.selectors])
+        key = selectors, tuple(sorted(request.capacity.items()))
         cards = self._matching.get(key)
         if cards is None:
             cards = {}

@@ -12,6 +12,7 @@ from benchmarks.claim_objects import present
 from capcard_sched.cel.program import Program
 from capcard_sched.cel.values import EvaluationError
 from capcard_sched.devices import claims, device_content, selector_work
+from capcard_sched.devices.claims import AllocationError
 from capcard_sched.devices.device_content import DeviceContent
 from capcard_sched.devices.selectors import compile_selector
 from capcard_sched.framework.session import namespace_work
@@ -74,9 +75,9 @@ class _Work:
         self._before = (0, 0)
         matches = DeviceContent.matches
 
-        def counted(content: DeviceContent, program: Any, meter: Any = None) -> bool:
+        def counted(content: DeviceContent, *arguments: Any) -> bool:
             self.compared += 1
-            return matches(content, program, meter)
+            return matches(content, *arguments)
 
         monkeypatch.setattr(DeviceContent, "matches", counted)
 
@@ -322,6 +323,47 @@ def test_a_content_that_takes_all_its_steps_is_refused(monkeypatch: pytest.Monke
         assert [*h.binds] == ["healthy"]
         h.apply(ObjectChanged(decode({"metadata": {"name": "other"}, "spec": {}}, DeviceClassObject)))
         assert h.step().report.unfinished, "a change of classes begins anew"
+
+
+@pytest.mark.parametrize("more", ["", ", {name: capacity-card}"])
+@pytest.mark.parametrize("passes", [False, True], ids=["no device", "all devices"])
+@pytest.mark.parametrize("most", [100, 200])
+def test_what_is_refused_does_not_depend_on_what_the_process_evaluated_before(
+    most: int, passes: bool, more: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler that saw half of the nodes first, with results for their devices, and one that starts with all."""
+    monkeypatch.setattr(selector_work, "MOST_STEPS", _MOST_STEPS)
+    monkeypatch.setattr(selector_work, "MOST_OF_CONTENT", most * _COSTLY_STEPS)
+    texts = []
+    for first in (_NODES // 2, _NODES):
+        h = Harness(_CONF.format(more=more, actions="allocate, backfill"))
+        h.apply(*present("D1", first))
+        h.step()
+        h.group("bad", queue="q", namespace="bad", min_member=2)
+        _put(h, 1, "bad", "bad-1", "bad", _costly(1, passes=passes))
+        h.settle(500)
+        assert "bad-1" not in h.binds, "the gang is not complete"
+        h.apply(*present("D1", _NODES))
+        h.settle(500)
+        h.group("bad", queue="q", namespace="bad", min_member=1)
+        h.settle(500)
+        texts.append((sorted(h.binds), h.pod_message("bad-1") if not h.binds else ""))
+    assert texts[0] == texts[1]
+    is_refused = most < 8 * _NODES
+    assert ("take more than" in texts[0][1]) == is_refused
+    assert (texts[0][0] == ["bad-1"]) == (passes and not is_refused)
+
+
+def test_a_selector_beside_others_has_its_part_of_the_steps() -> None:
+    work = selector_work.SelectorWork()
+    work.begin(1, 1000)
+    meter = selector_work.SelectorMeter(work, "team", (b"content",), ends=True)
+    most = selector_work.MOST_OF_CONTENT // 1000
+    meter.judge(most + selector_work.FREE_STEPS, 1)
+    meter.judge(most // 4 + selector_work.FREE_STEPS, 4)
+    for steps, selectors in ((most + 1, 1), (most // 4 + 1, 4)):
+        with pytest.raises(AllocationError, match="take more than"):
+            meter.judge(steps + selector_work.FREE_STEPS, selectors)
 
 
 def test_compilations_count(monkeypatch: pytest.MonkeyPatch) -> None:
