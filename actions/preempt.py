@@ -84,6 +84,8 @@ class Preempt(Action):
                     continue  # only its own placed pods are candidates
                 if not session.deadline.allows_attempt(queue.name):
                     break
+                if not session.namespace_work.allows_attempt(job):
+                    continue
                 inside.attempt(queue, job, session.pending_tasks(job), session.job_starving)
         session.failed_attempts.end_evictions("preemptable", evicted=bool(session.results.evictions))
 

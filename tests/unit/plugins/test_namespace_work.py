@@ -15,6 +15,7 @@ from capcard_sched.devices import claims, device_content, selector_work
 from capcard_sched.devices.claims import AllocationError
 from capcard_sched.devices.device_content import DeviceContent
 from capcard_sched.devices.selectors import compile_selector
+from capcard_sched.framework.eviction.group_evictor import GroupEvictor
 from capcard_sched.framework.session import namespace_work
 from capcard_sched.framework.toolkit import device_cards
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone
@@ -459,3 +460,31 @@ def test_many_short_selectors_reach_the_bound_of_a_namespace_too() -> None:
         meter.evaluated(100)
     with pytest.raises(selector_work.EvaluationsPostponedError):
         meter.admit()
+
+
+def test_every_attempt_is_begun_within_the_bounds_of_its_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of preemption within a job, whose pods were attempted before in the session."""
+    begun: list[tuple[str, str]] = []
+    allows, attempt = namespace_work.NamespaceWork.allows_attempt, GroupEvictor.attempt
+
+    def allowed(work: Any, job: Any) -> bool:
+        is_allowed = allows(work, job)
+        if is_allowed:
+            begun.append(("begin", job.key))
+        return is_allowed
+
+    def attempted(evictor: Any, queue: Any, job: Any, *arguments: Any) -> Any:
+        begun.append(("attempt", job.key))
+        return attempt(evictor, queue, job, *arguments)
+
+    monkeypatch.setattr(namespace_work.NamespaceWork, "allows_attempt", allowed)
+    monkeypatch.setattr(GroupEvictor, "attempt", attempted)
+    h = _cluster(", {name: priority}", "preempt")
+    for number in range(_HOSTILE):
+        h.group(f"bad-{number}", queue="q", namespace="bad", min_member=2)
+        h.pod(f"runs-{number}", group=f"bad-{number}", namespace="bad", requests={"cpu": "1"}, node="n0")
+        _put(h, number, "bad", f"bad-{number}", f"bad-{number}", _hostile(number))
+    h.step()
+    attempts = [place for place, (what, _) in enumerate(begun) if what == "attempt"]
+    assert 1 < len(attempts) < _HOSTILE, "the bound is reached"
+    assert all(begun[place - 1] == ("begin", begun[place][1]) for place in attempts)
