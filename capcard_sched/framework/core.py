@@ -283,6 +283,7 @@ class Core:
             self._half_gangs.end(session, evicts=False)
         releases = self._unused_claims.release(session)
         intents += [*self._closer.close(session), *releases]
+        session.namespace_work.end()
         self._unfinished = session.results.report.unfinished
         self._memory.keep_refusals(session.results.refusals)
         self._next_wakeup = self._earliest_wakeup(session)
@@ -397,7 +398,6 @@ class Core:
                 self._state.changes.everything = True
             session.namespace_work.end_attempt()
             self._time(session, "action", action.name, "", began)
-        session.namespace_work.end()
 
     def _confirm(self) -> list[Intent]:
         """`Scheduled` events of pods whose binding the watch confirmed."""

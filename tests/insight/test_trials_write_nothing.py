@@ -46,8 +46,7 @@ def _cluster(kind: str) -> Harness:
         for each in range(4):
             h.pod(f"{name}-{each}", group=f"runs-{name}", card=_CARD, cards=2, node=name, phase="Running")
     for name, cards, priority in (("small", 1, 0), ("urgent", 4, 1000), ("large", 99, 0)):
-        more = {"priority_class": "urgent"} if priority else {}
-        h.group(name, queue="q", phase="Inqueue", min_member=2, **more)
+        h.group(name, queue="q", phase="Inqueue", min_member=2, priority_class="urgent" if priority else "")
         for each in range(2):
             h.pod(f"{name}-{each}", group=name, card=_CARD, cards=cards, priority=priority)
     h.group("reclaims", queue="other", phase="Inqueue", min_member=2)
@@ -66,7 +65,8 @@ def _cluster(kind: str) -> Harness:
 def _refusals(h: Harness) -> Counter[tuple[str, str, str]]:
     samples = dict(sample_core(h.core.snapshot(), DeviceStateCounts()).plugins)["capacity-card"]
     found = [one for one in samples if one.name == _REFUSALS]
-    return Counter({(*one.labels.values(),): int(one.value) for one in found})
+    labels = "queue_name", "hook", "reason"
+    return Counter({(*map(one.labels.__getitem__, labels),): int(one.value) for one in found})  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("kind", _WITH)

@@ -5,10 +5,12 @@ Pods are counted against quotas as if nodes were added: limits that follow from 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from functools import partial
 from typing import TYPE_CHECKING
 
+from capcard_sched.devices.selector_work import EvaluationsPostponedError
+from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.plugin import Placement
 from capcard_sched.framework.placement.engine import quota_hooks
 from capcard_sched.framework.session.group_units import GroupUnit, units_of
@@ -55,6 +57,10 @@ class QuotaClaims:
         self._members: dict[str, set[str]] = {}
         #: Queue to its group, and generation of the nodes, as of the last pass; after a change it finds all claims.
         self._inputs: tuple[dict[str, str], int] | None = None
+        #: By group, the fewest jobs that a pass since its last change left out for want of steps of selectors.
+        self._fewest: dict[str, int] = {}
+        #: Groups whose last pass left out fewer jobs than those before it: the next session continues.
+        self._unfinished: set[str] = set()
 
     def clear(self) -> None:
         """Drops all claims: the next session finds them anew."""
@@ -62,6 +68,8 @@ class QuotaClaims:
         self._minimums.clear()
         self._group_of.clear()
         self._members.clear()
+        self._fewest.clear()
+        self._unfinished.clear()
         self._inputs = None
 
     def of(self, key: str) -> Mapping[str, str]:
@@ -85,7 +93,7 @@ class QuotaClaims:
         changed = session.changed
         moved, self._released = released ^ self._released, frozenset(released)
         is_touched = session.results.touched_jobs or changed.queues or changed.everything or moved
-        if not (is_touched or session.results.report.decided):
+        if not (is_touched or session.results.report.decided or self._unfinished):
             return frozenset()
         group_of = _groups(session.queues)
         stale, inputs = set(group_of.values()) | self._members.keys(), (group_of, session.nodes.generation)
@@ -94,9 +102,12 @@ class QuotaClaims:
             keys = session.results.touched_jobs | moved
             queues = changed.queues | {jobs[key].queue for key in keys if key in jobs}
             left = {self._group_of.get(key, "") for key in session.results.touched_jobs}
-            stale &= left | {group_of.get(name, "") for name in queues}
+            fresh = left | {group_of.get(name, "") for name in queues}
+            stale &= fresh | self._unfinished
             if not stale:
                 return frozenset()
+        else:
+            fresh = stale
         before = {key: self._reasons.pop(key) for group in stale for key in self._members.pop(group, ())}
         for key in before:
             del self._group_of[key]
@@ -107,10 +118,28 @@ class QuotaClaims:
         found = made.run()
         self._reasons |= found
         self._minimums |= {key: uids for key, uids in made.minimums.items() if uids}
+        self._continue(session, Counter(group_of[session.jobs[key].queue] for key in made.postponed), stale, fresh)
         for key in found:
             group = self._group_of[key] = group_of[session.state.jobs[key].queue]
             self._members.setdefault(group, set()).add(key)
         return {key for key in before.keys() | found.keys() if before.get(key) != found.get(key)}
+
+    def _continue(
+        self, session: Session, postponed: Mapping[str, int], stale: AbstractSet[str], fresh: AbstractSet[str]
+    ) -> None:
+        """Has the next session continue with the groups of a pass that left out fewer jobs than the passes before.
+
+        Plans of claims are not all kept: a pass may plan the same ones again. `fresh`: groups that changed.
+        """
+        for group in stale:
+            count, before = postponed.get(group, 0), None if group in fresh else self._fewest.get(group)
+            self._unfinished.discard(group)
+            self._fewest.pop(group, None)
+            if count:
+                self._fewest[group] = count if before is None else min(count, before)
+                if before is None or count < before:
+                    self._unfinished.add(group)
+                    session.results.report.leave_unfinished()
 
 
 def _concerns_all(changed: Changes) -> bool:
@@ -149,6 +178,8 @@ class _ClaimPass:
         `names`: of the queues of the pass.
         """
         self._released = released
+        #: Keys of jobs whose claims are planned in a later session, for want of steps of selectors.
+        self.postponed: set[str] = set()
         #: Job key to the uids of the pods that complete its minimum; () for a job that has it.
         self.minimums: dict[str, tuple[str, ...]] = {}
         self._session, self._known, self._queues, dispatch = session, known, names, session.dispatch
@@ -191,9 +222,8 @@ class _ClaimPass:
                     if waiting := jobs[queue.name]:
                         job = waiting.pop()
                         alone = not waiting and not queues
-                        rest = session.results.guarded(
-                            job, partial(self._visit, queue, tasks.get(job.key), alone=alone)
-                        )
+                        visit = partial(self._visit_within_bounds, queue, tasks.get(job.key), alone=alone)
+                        rest = session.results.guarded(job, visit)
                         if rest:
                             tasks[job.key] = rest
                             session.results.guarded(job, waiting.push)
@@ -224,6 +254,24 @@ class _ClaimPass:
         if refusal is None and (record := session.failed_attempts.get(job.key)) is not None:
             refusal = record.refusals.get(key)
         return refusal
+
+    def _visit_within_bounds(
+        self, queue: Queue, rest: Sequence[Task] | None, job: Job, *, alone: bool
+    ) -> Sequence[Task]:
+        """`_visit`; beyond the bounds of the namespace the job makes no claims for the rest of its pods."""
+        start, full = len(self._held), set(self._full)
+        try:
+            with self._session.namespace_work.plans_of(job):
+                return self._visit(queue, rest, job, alone=alone)
+        except HookFailed as failed:
+            if not isinstance(failed.error, EvaluationsPostponedError):
+                raise
+        self._release(start)
+        self._full = full
+        if rest is None:
+            self._found[job.key] = {}
+        self.postponed.add(job.key)
+        return ()
 
     def _visit(self, queue: Queue, rest: Sequence[Task] | None, job: Job, *, alone: bool) -> Sequence[Task]:
         """Holds the minimum of the job, or one further pod, all of them if it is `alone`. Returns the tasks left."""

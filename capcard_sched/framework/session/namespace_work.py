@@ -10,13 +10,14 @@ them at the same attempts.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.devices.selector_work import SelectorMeter
 from capcard_sched.model import reasons
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from capcard_sched.devices.selector_work import SelectorWork
     from capcard_sched.model.job import Job
@@ -83,15 +84,28 @@ class NamespaceWork:
     def meter(self, namespace: str, *contents: bytes, in_attempts: bool = False) -> SelectorMeter:
         """Counts the selectors of claims of these contents. They end at the bounds until `end`.
 
-        `in_attempts`: they end in the running attempt of a job of the namespace only, which is tried again.
+        `in_attempts`: they end in the running attempt of a job of the namespace only, which is tried again, and in
+        `plans_of`.
         """
         ends = self._is_open and (not in_attempts or (self._job is not None and self._job.namespace == namespace))
         return SelectorMeter(self._selectors, namespace, contents, ends=ends)
 
     def end(self) -> None:
-        """The actions ended."""
+        """The session ended: what reads its state later has no bounds."""
         self.end_attempt()
         self._is_open = False
+
+    @contextmanager
+    def plans_of(self, job: Job) -> Iterator[None]:
+        """While it is open, after the actions, the claims of a job are planned within the bounds of its namespace.
+
+        What is beyond raises EvaluationsPostponedError.
+        """
+        before, self._job = self._job, job
+        try:
+            yield
+        finally:
+            self._job = before
 
     def compare(self, namespace: str, count: int) -> None:
         """Counts comparisons for a PodGroup of a namespace."""

@@ -161,7 +161,8 @@ def test_the_end_of_the_process_does_not_wait_for_a_hanging_server(part: str, mo
 
 @pytest.mark.timeout(60)
 def test_what_an_abandoned_call_opens_late_is_discarded() -> None:
-    opened, go = [], threading.Event()
+    opened: list[Any] = []
+    go = threading.Event()
 
     async def abandon() -> None:
         running = asyncio.create_task(in_ledger_thread(lambda: go.wait() and "late", opened.append))
@@ -169,7 +170,7 @@ def test_what_an_abandoned_call_opens_late_is_discarded() -> None:
         running.cancel()
         await asyncio.wait({running})
         go.set()
-        await until(lambda: opened, "the end of the call")
+        await until(lambda: bool(opened), "the end of the call")
 
     asyncio.run(abandon())
     assert opened == ["late"]

@@ -393,6 +393,41 @@ def test_compilations_count(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(claims, "plan_claim", plan_claim)
 
 
+@pytest.mark.parametrize("kept", [4096, 3], ids=["all plans are kept", "few are"])
+def test_compilations_for_jobs_that_are_not_admitted_count(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No attempt plans their claims: the close of the session does, for the reasons that autoscalers read."""
+    monkeypatch.setattr(selector_work, "MOST_STEPS", 4 * 10_000 * selector_work.STEPS_PER_CHARACTER)
+    monkeypatch.setattr(claims, "_MOST_PLANS", kept)
+    compiled = 0
+    plan_claim = claims.plan_claim
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal compiled
+        compiled += 1
+        return plan_claim(*arguments)
+
+    monkeypatch.setattr(claims, "plan_claim", counted)
+    h = _cluster(", {name: fairshare}, {name: overcommit}", "enqueue, allocate")
+    for number in range(_COSTLY):
+        h.group(f"bad-{number}", queue="q", namespace="bad", phase="Pending", min_resources={"cpu": "1000000"})
+        text = f"{_hostile(number)} // {'x' * 10_000}"
+        _put(h, number, "bad", f"bad-{number}", f"bad-{number}", text)
+    h.group("good", queue="q", namespace="good", phase="Pending", min_resources={"cpu": "1000000"})
+    _put(h, 10**6, "good", "good", "good")
+    h.step()
+    assert 0 < compiled <= 6, "four of the hostile namespace, and those of the other one"
+    assert h.reasons["good"][0] == "Unschedulable", "the other namespace has its reason in the first session"
+    h.settle(_COSTLY)
+    found = sum(h.reasons[f"bad-{number}"][0] == "Unschedulable" for number in range(_COSTLY))
+    assert found == _COSTLY if kept > _COSTLY else found > 0
+    before = compiled
+    h.group("more", queue="q", namespace="good", phase="Pending", min_resources={"cpu": "1000000"})
+    _put(h, 10**6 + 1, "good", "more", "more")
+    h.step()
+    assert compiled - before <= 6, "a change of the queue plans all claims again that are not kept, as far as the bound"
+    h.settle(_COSTLY)
+
+
 def test_results_that_are_errors_keep_no_frames() -> None:
     """Each raise of one exception adds the frames that it passes to its traceback."""
     program = compile_selector("1 / 0 == 1")
