@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -12,6 +12,7 @@ from capcard_sched.framework.api.node_hooks import NODE_SPEC, OTHER_NODES, filte
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.toolkit.node_index import NodeIndex
 from capcard_sched.model.annotations import NODEGROUP_NAME, NODEGROUP_RESOURCE_LIMITS
+from capcard_sched.model.decode_errors import field_problem
 from capcard_sched.model.quantity import QuantityError, amounts
 from capcard_sched.model.queue import ROOT
 from capcard_sched.model.reasons import NODE_GROUP_LIMITS, NODE_GROUP_PARENT
@@ -100,16 +101,15 @@ def limits_of(queue: Queue) -> tuple[NodeGroupLimits | None, str]:
     text = queue.annotations.get(NODEGROUP_RESOURCE_LIMITS)
     if text is None:
         return None, ""
+    raw: Any = None
     try:
         raw = json.loads(text)
         if not isinstance(raw, dict):
             return None, "not a map of groups to resources"
-        by_group = []
-        for group in sorted(raw):
-            limits = amounts(msgspec.convert(raw[group], dict[str, str | int | float]))
-            by_group.append((group, tuple(sorted(limits.items()))))
+        limits = msgspec.convert(raw, dict[str, dict[str, str | int | float]])
+        by_group = [(group, tuple(sorted(amounts(limits[group]).items()))) for group in sorted(limits)]
     except (ValueError, RecursionError, msgspec.ValidationError, QuantityError) as error:
-        return None, str(error).replace("`", "")[:256]
+        return None, str(field_problem(error, raw))[:256]
     return NodeGroupLimits(queue.name, tuple(by_group)), ""
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, AdmissionResult, JsonPatch, verdict
 from capcard_sched.model import annotations as keys
+from capcard_sched.model.decode_errors import field_problem
 from capcard_sched.model.groups import group_policies
 from capcard_sched.model.yaml_reader import YamlError, read_document
 from capcard_sched.validation.checks import Finding
@@ -112,9 +113,13 @@ class AdmissionConfigError(ValueError):
 def parse_admission_config(text: str) -> AdmissionConfig:
     """The configuration file, YAML. Raises AdmissionConfigError."""
     try:
-        config = msgspec.convert(read_document(text).value or {}, AdmissionConfig)
-    except (YamlError, msgspec.ValidationError) as error:
+        document = read_document(text).value or {}
+    except YamlError as error:
         raise AdmissionConfigError(f"admission configuration: {error}") from None
+    try:
+        config = msgspec.convert(document, AdmissionConfig)
+    except msgspec.ValidationError as error:
+        raise AdmissionConfigError(f"admission configuration: {field_problem(error, document)}") from None
     for index, group in enumerate(config.resource_groups):
         field = f"resourceGroups[{index}]"
         if group.object.key not in {"", "namespace", "annotation"}:

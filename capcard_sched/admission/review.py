@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import msgspec
 
 from capcard_sched.model import annotations as keys
+from capcard_sched.model.decode_errors import field_problem
 from capcard_sched.model.namespace_queues import QueueNode, queue_node
 from capcard_sched.validation.checks import Finding, capped
 from capcard_sched.validation.inventory import Inventory, Json
@@ -310,7 +311,7 @@ def decode_head(body: bytes) -> ReviewHead:
     try:
         return _head_decoder.decode(body).request
     except (msgspec.DecodeError, RecursionError) as error:
-        raise ReviewError(f"not an AdmissionReview: {error}") from None
+        raise ReviewError(f"not an AdmissionReview: {field_problem(error)}") from None
 
 
 def decode_review(body: bytes) -> AdmissionRequest:
@@ -318,7 +319,7 @@ def decode_review(body: bytes) -> AdmissionRequest:
     try:
         review = _decoder.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise ReviewError(f"not an AdmissionReview: {error}") from None
+        raise ReviewError(f"not an AdmissionReview: {field_problem(error)}") from None
     if review.api_version != "admission.k8s.io/v1" or review.kind != "AdmissionReview":
         raise ReviewError(
             f'"{review.api_version}" {review.kind or "object"} is not supported; '

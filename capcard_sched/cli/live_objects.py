@@ -38,6 +38,10 @@ class RequestFailedError(Exception):
     """The API server rejected a request or cannot be reached; the text is for users."""
 
 
+class AbsentError(RequestFailedError):
+    """An object does not exist, or the API server does not serve its kind."""
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Live:
@@ -65,13 +69,12 @@ class LiveObjects:
         found, _ = await self._list(kind, "", {})
         return found
 
-    async def list_unknown(self, path: str, params: dict[str, str] | None = None) -> Batch:
-        """The objects of a collection; none where it is not served or not readable. `params`: of the query."""
+    async def read_optional(self, path: str) -> JsonObject | None:
+        """The object or list at a path; None where it does not exist, or its kind is not served."""
         try:
-            page = await self._request("GET", path, params=params)
-        except RequestFailedError:
-            return []
-        return [*(page.get("items") or ())]
+            return await self._request("GET", path)
+        except AbsentError:
+            return None
 
     async def watch_one(self, kind: str, name: str) -> AsyncIterator[Batch]:
         """An object, and again whenever it changes or changes were missed, for ever."""
@@ -187,7 +190,9 @@ class LiveObjects:
                 resource = path.partition("/apis/")[2].split("/")
                 group = "/".join(resource[:2])
                 text = f"{group} is not served by the API server: {CRD_HINT}"
-                raise RequestFailedError(text) from None
+                raise AbsentError(text) from None
+            if error.status == HTTPStatus.NOT_FOUND:
+                raise AbsentError(error.message) from None
             forbidden = method == "GET" and error.status == HTTPStatus.FORBIDDEN
             hint = f"; missing rights: {READER_HINT}" if forbidden else ""
             raise RequestFailedError(f"{error.message}{hint}") from None

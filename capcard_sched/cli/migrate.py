@@ -13,7 +13,7 @@ import msgspec
 from cyclopts import Parameter
 
 from capcard_sched.cli.exit_codes import Files, usage_error
-from capcard_sched.cli.live_objects import Live, LiveObjects, RequestFailedError, with_objects
+from capcard_sched.cli.live_objects import AbsentError, Live, LiveObjects, with_objects
 from capcard_sched.cli.output import put, put_json
 from capcard_sched.cli.validate import Checker, FindingRow
 from capcard_sched.framework.conf.registry import Registry, RegistryError
@@ -80,8 +80,8 @@ _READ: Final = (
 )
 
 
-#: Values of label `app` of the Deployments of Volcano's chart.
-_DEPLOYED: Final = ("volcano-scheduler", "volcano-controller", "volcano-controllers", "volcano-admission")
+#: End of the name of the Deployment of Volcano's controllers.
+_CONTROLLERS: Final = "-controllers"
 
 
 class MigrationReason(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -114,8 +114,8 @@ def check(
     """Compare each object of a cluster with its behavior under Volcano: same, ignored or differs, with the ruling.
 
     Reads files, or else the cluster: queues, PodGroups, Jobs, CronJobs, HyperNodes, the kinds of Volcano that
-    capcard-sched does not have, and the arguments of Volcano's Deployments. The findings are those of `validate`. Exit
-    status: 3 when an object differs, 2 for invalid input, else 0.
+    capcard-sched does not have, the arguments of Volcano's Deployments, and their ConfigMaps. The findings are those of
+    `validate`. Exit status: 3 when an object differs, 2 for invalid input or missing rights, else 0.
 
     Args:
         file: File, folder or `-` for standard input, YAML or JSON. Repeatable. Without it a live cluster is read.
@@ -149,21 +149,41 @@ def check(
 
 
 async def _live_objects(objects: LiveObjects) -> list[dict[str, Any]]:
+    from capcard_sched.cli.volcano_flags import serves_volcano  # the options of all services
+
     found: list[dict[str, Any]] = []
     for kind in _READ:
         try:
             found += await objects.list(kind)
-        except RequestFailedError as error:
-            if kind in ("Queue", "PodGroup") or "not served" not in str(error):
+        except AbsentError:
+            if kind in ("Queue", "PodGroup"):
                 raise
-    selected = {"labelSelector": f"app in ({','.join(_DEPLOYED)})"}
-    typed = {"apiVersion": "apps/v1", "kind": "Deployment"}
-    found += [{**typed, **item} for item in await objects.list_unknown("/apis/apps/v1/deployments", selected)]
-    for (group, kind), resource in _FOREIGN.items():
-        version = resource.split("/")[1]
-        typed = {"apiVersion": f"{group}/{version}", "kind": kind}
-        found += [{**typed, **item} for item in await objects.list_unknown(f"/apis/{resource}")]
+    deployments = [each for each in await _items(objects, "apps/v1/deployments", "Deployment") if serves_volcano(each)]
+    found += deployments
+    for namespace, name in sorted({each for deployment in deployments for each in _config_maps(deployment)}):
+        path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
+        content = await objects.read_optional(path)
+        found += [] if content is None else [content]
+    for (_, kind), resource in _FOREIGN.items():
+        found += await _items(objects, resource, kind)
     return found
+
+
+async def _items(objects: LiveObjects, resource: str, kind: str) -> list[dict[str, Any]]:
+    """The objects of a resource such as `apps/v1/deployments`; none where it is not served."""
+    typed = {"apiVersion": resource.rpartition("/")[0], "kind": kind}
+    page = await objects.read_optional(f"/apis/{resource}") or {}
+    return [{**typed, **item} for item in page.get("items") or ()]
+
+
+def _config_maps(deployment: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Namespace and name of each ConfigMap that a Deployment of Volcano mounts, or that its controllers read."""
+    name, namespace = deployment["metadata"]["name"], deployment["metadata"]["namespace"]
+    for volume in deployment["spec"]["template"]["spec"].get("volumes") or ():
+        if (volume.get("configMap") or {}).get("name"):
+            yield namespace, volume["configMap"]["name"]
+    if name.endswith(_CONTROLLERS):
+        yield namespace, f"{name.removesuffix(_CONTROLLERS)}-controller-configmap"
 
 
 def _rows(checker: Checker) -> list[MigrationRow]:

@@ -60,6 +60,8 @@ _NO_PLACE: Final = {
     SELECTED_NODES.format(limit=0): NO_NODE_MATCHES,
     SHARED_DEVICES.format(limit=0): (BEYOND_NODES,),
 }
+#: Switches of hooks that one action alone calls.
+_CALLERS: Final = {"enablePreemptable": "preempt", "enableReclaimable": "reclaim"}
 _CONF_KEYS = frozenset({"actions", "tiers", "configurations"})
 
 
@@ -334,19 +336,23 @@ class Checker:
             if isinstance(text, str) and any(re.search(rf"^{word}\s*:", text, re.MULTILINE) for word in _CONF_KEYS):
                 self._conf(text, obj.row("error", f'data["{key}"]', ""))
 
+    def _switch_notes(self, conf: Conf, place: FindingRow) -> None:
+        """Notes about switches of plugins that are off, where an action calls their hooks."""
+        for option in (option for tier in conf.tiers for option in tier):
+            plugin = self._registry.plugin(option.name)
+            for switch, note in plugin.switch_notes.items() if plugin is not None else ():
+                if not option.switches[switch] and _CALLERS.get(switch, "") in ("", *conf.actions):
+                    field = ".".join(filter(None, (place.field, f"plugin {option.name}", switch)))
+                    obj = place.object or "scheduler-conf"
+                    self.rows.append(FindingRow("note", note, place.file, place.document, obj, field))
+
     def _conf(self, text: str | bytes, place: FindingRow) -> None:
         self.confs += 1
         self.conf_files += not place.object
         result = parse_conf(text, registry=self._registry)
         if result.conf is not None:
             self._valid_confs.append(result.conf)
-        for option in (option for tier in result.conf.tiers for option in tier) if result.conf is not None else ():
-            plugin = self._registry.plugin(option.name)
-            for switch, note in plugin.switch_notes.items() if plugin is not None else ():
-                if not option.switches[switch]:
-                    field = ".".join(filter(None, (place.field, f"plugin {option.name}", switch)))
-                    obj = place.object or "scheduler-conf"
-                    self.rows.append(FindingRow("note", note, place.file, place.document, obj, field))
+            self._switch_notes(result.conf, place)
         for problem in result.problems:
             field = ".".join(filter(None, (place.field, problem.path)))
             line = f" (line {problem.line})" if problem.line else ""

@@ -50,8 +50,21 @@ _PROGRAMS: Final = (
 _NAME: Final = "--scheduler-name"
 
 
+def serves_volcano(deployment: dict[str, Any]) -> bool:
+    """Whether a Deployment runs a program of Volcano."""
+    return any(True for _ in _programs_of(deployment))
+
+
 def flag_findings(deployment: dict[str, Any]) -> Iterator[FlagFinding]:
     """The findings about the arguments of a Deployment; none for one of another program."""
+    for index, container, program in _programs_of(deployment):
+        place = f"spec.template.spec.containers[{index}].args"
+        for verdict, message in _judge(program, _words_of(container)):
+            yield FlagFinding(verdict, place, message)
+
+
+def _programs_of(deployment: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any], _Program]]:
+    """The containers of a Deployment that run a program of Volcano, by index."""
     spec: Any = deployment.get("spec")
     for step in ("template", "spec", "containers"):
         spec = spec.get(step) if isinstance(spec, dict) else None
@@ -60,9 +73,7 @@ def flag_findings(deployment: dict[str, Any]) -> Iterator[FlagFinding]:
     for index, container in enumerate(spec if isinstance(spec, list) else ()):
         program = _program_of(container, name) if isinstance(container, dict) else None
         if program is not None:
-            place = f"spec.template.spec.containers[{index}].args"
-            for verdict, message in _judge(program, _words_of(container)):
-                yield FlagFinding(verdict, place, message)
+            yield index, container, program
 
 
 def _program_of(container: dict[str, Any], deployment: str) -> _Program | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import msgspec
 
 from capcard_sched.controllers.owner_paths import RuleScene, count_of, holds, is_count, is_path, name_of, places
+from capcard_sched.model.decode_errors import UNKNOWN_FIELD, field_problem
 from capcard_sched.model.kinds import KIND_BY_NAME, Kind, group_of, qualified_kind
 from capcard_sched.model.numbers import MAX_INT32, whole_number
 from capcard_sched.model.selectors import label_key_problem
@@ -285,7 +286,9 @@ def parse_owner_rules(text: str | bytes, base: Iterable[OwnerRule] = ()) -> tupl
         try:
             rule = msgspec.convert(row, OwnerRule, strict=False)
         except msgspec.ValidationError as error:
-            problems.append(f"{place}: {error}{_accepted_fields(str(error))}")
+            problem = field_problem(error, row)
+            accepted = _accepted_fields(problem.field) if problem.message == UNKNOWN_FIELD else ""
+            problems.append(f"{problem.within(place)}{accepted}")
             continue
         if any(rule.name == other.name for other in found):
             problems.append(f"{place}.name: {rule.name!r} is the name of another rule")
@@ -300,17 +303,16 @@ def parse_owner_rules(text: str | bytes, base: Iterable[OwnerRule] = ()) -> tupl
     return tuple(rule for rule in rules if rule.enabled)
 
 
-def _accepted_fields(problem: str) -> str:
-    """The fields of the struct that a message about an unknown field means; "" for another message."""
-    if "unknown field" not in problem:
-        return ""
+def _accepted_fields(unknown: str) -> str:
+    """The fields of the struct that has an unknown one, by the path of that."""
     parts: dict[str, type[msgspec.Struct]] = {
-        "$.group[": GroupName,
-        "$.owners[": OwnerKind,
-        "$.min[": RoleMinimum,
-        "$.subGroups[": RuleSubGroups,
+        "group[": GroupName,
+        "owners[": OwnerKind,
+        "min[": RoleMinimum,
+        "subGroups[": RuleSubGroups,
+        "subGroups.": RuleSubGroups,
     }
-    struct: type[msgspec.Struct] = next((each for path, each in parts.items() if path in problem), OwnerRule)
+    struct: type[msgspec.Struct] = next((each for path, each in parts.items() if unknown.startswith(path)), OwnerRule)
     return f"; accepted: {', '.join(field.encode_name for field in msgspec.structs.fields(struct))}"
 
 

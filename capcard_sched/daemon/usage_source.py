@@ -20,6 +20,7 @@ from capcard_sched.framework.api.plugin import Reads
 from capcard_sched.framework.conf.metrics_section import PROMETHEUS, PrometheusSettings, prometheus_of, without_password
 from capcard_sched.kube.errors import cancellations
 from capcard_sched.kube.writes.write_backoff import RetryBackoff
+from capcard_sched.model.decode_errors import field_problem
 from capcard_sched.model.deltas import NodeUsageChanged
 from capcard_sched.model.usage import PERIOD, STALE_SECONDS, NodeUsage
 
@@ -167,7 +168,7 @@ class PrometheusClient:
             return _vector.decode(decoded.data.result)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             prefix = "" if status == 200 else f"HTTP {status}, "
-            raise UsageError(f"{prefix}not a Prometheus response: {error}"[:_SHOWN]) from error
+            raise UsageError(f"{prefix}not a Prometheus response: {field_problem(error)}"[:_SHOWN]) from error
 
 
 async def _content(response: aiohttp.ClientResponse) -> bytes:

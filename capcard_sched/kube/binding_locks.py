@@ -25,6 +25,7 @@ from capcard_sched.kube.node_locks import ENDED, EXPIRY_SECONDS, moment_of
 from capcard_sched.kube.paths import collection_path, object_path
 from capcard_sched.kube.writes.requests import JSON_PATCH, MERGE, annotation_changes, annotation_removal
 from capcard_sched.model.annotations import BINDING_LOCK, DEVICE_ANNOTATIONS
+from capcard_sched.model.decode_errors import field_problem
 from capcard_sched.model.objects import NodeObject
 from capcard_sched.model.timestamps import format_timestamp, parse_time
 
@@ -226,7 +227,8 @@ async def _devices_on(client: Client, node: str) -> dict[str, str]:
     try:
         found = _pod_lists.decode(await client.request("GET", collection_path("Pod"), params=query)).items or ()
     except msgspec.DecodeError as error:
-        raise ApiError(422, "Undecodable", f"the pods of node {node} cannot be decoded: {error}") from error
+        problem = field_problem(error)
+        raise ApiError(422, "Undecodable", f"the pods of node {node} cannot be decoded: {problem}") from error
     return {
         pod.metadata.uid: f"{pod.metadata.namespace}/{pod.metadata.name}"
         for pod in found

@@ -29,6 +29,7 @@ from capcard_sched.kube.errors import (
 from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.paths import object_path, resource_of, verb_of
 from capcard_sched.kube.pool import Pool, Stream
+from capcard_sched.model.decode_errors import field_problem
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -301,7 +302,7 @@ async def get(
     try:
         return decode(await client.request("GET", path, params=params))
     except msgspec.DecodeError as error:
-        raise Unreachable(f"the response of {path} cannot be decoded: {error}", sent=True) from error
+        raise Unreachable(f"the response of {path} cannot be decoded: {field_problem(error)}", sent=True) from error
     except ApiError as error:
         if error.status != HTTPStatus.NOT_FOUND:
             raise

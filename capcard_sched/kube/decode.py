@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from contextlib import aclosing
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeAlias, TypeVar
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeAlias, TypeVar
 import msgspec
 
 from capcard_sched.kube.errors import ApiError, RequestError, Status, decode_status
+from capcard_sched.model.decode_errors import field_problem, json_problem
 from capcard_sched.model.objects import ObjectMeta
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ ERROR = "ERROR"
 
 #: Bytes of the longest line kept: no object is larger.
 _LONGEST_LINE = 64 * 2**20
-_LOCATION = re.compile(r"^(?P<what>.*) - at (?P<key>`key` in )?`\$\.?(?P<where>.*)`$", re.DOTALL)
 
 
 class WatchEvent(msgspec.Struct, Generic[T], frozen=True):
@@ -189,7 +188,7 @@ class KindDecoder(Generic[T]):
                 item = self._read(bytes(event.object), event.type)
             except msgspec.DecodeError as error:
                 shown = line[:80].decode("utf-8", "replace")
-                yield DecodeFailure(Status(message=f"{describe(error)} in {shown!r}"))
+                yield DecodeFailure(Status(message=f"{field_problem(error)} in {shown!r}"))
                 return
             yield item if isinstance(item, UndecodableObject) else WatchEvent(event.type, item)
 
@@ -214,16 +213,8 @@ class KindDecoder(Generic[T]):
             metadata = ObjectMeta(
                 name=found.name, namespace=found.namespace, uid=found.uid, resource_version=found.resource_version
             )
-            return UndecodableObject(kind, metadata, describe(error), anonymous.node)
-
-
-def describe(error: msgspec.DecodeError) -> str:
-    """Render an error with the field first: "spec.weight: Expected `int`, got `str`"."""
-    text = str(error)
-    found = _LOCATION.match(text)
-    if found is None:
-        return text
-    return f"{found['where']}{', a key' if found['key'] else ''}: {found['what']}"
+            problem = str(json_problem(error, data))
+            return UndecodableObject(kind, metadata, problem, anonymous.node)
 
 
 #: Number of objects of the first page of a list.
@@ -292,7 +283,8 @@ async def pages(
             try:
                 page = decoder.page(body := await response)
             except msgspec.DecodeError as error:
-                raise ApiError(200, "Undecodable", f"the response is not a list: {error}") from error
+                problem = field_problem(error)
+                raise ApiError(200, "Undecodable", f"the response is not a list: {problem}") from error
             if not page.following:
                 yield page
                 return

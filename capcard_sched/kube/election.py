@@ -20,6 +20,7 @@ from capcard_sched.kube import lease as record
 from capcard_sched.kube.client import ApiError, Client, RequestError, Unreachable
 from capcard_sched.kube.lease import Lease, LeaseObservation, LeaseSpec
 from capcard_sched.kube.paths import collection_path, object_path
+from capcard_sched.model.decode_errors import field_problem
 from capcard_sched.model.report_once import ReportOnce
 
 #: Seconds for which the server keeps a standby's watch open.
@@ -362,7 +363,7 @@ class Election:
     def _report_error(self, error: RequestError | msgspec.DecodeError) -> None:
         """Report a failed request, once per change."""
         if isinstance(error, msgspec.DecodeError):
-            event, detail = ElectionEvent.MALFORMED, f"the response is not a Lease: {error}"
+            event, detail = ElectionEvent.MALFORMED, f"the response is not a Lease: {field_problem(error)}"
         elif error.status in {401, 403}:
             event, detail = ElectionEvent.FORBIDDEN, error.text
         elif error.status == 404:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from capcard_sched.model.decode_errors import field_problem
 from capcard_sched.model.numbers import MAX_INT32
 from capcard_sched.model.objects import ApiStruct, LabelSelector
 from capcard_sched.model.quoting import shown
@@ -153,8 +154,7 @@ def term_problems(term: object, *, is_required: bool) -> Iterator[tuple[str, str
         try:
             problem = label_selector_problem(msgspec.convert(term.get(field), LabelSelector | None))
         except msgspec.ValidationError as error:
-            value = term[field]
-            problem = str(error) if isinstance(value, dict) else f"got {shown(value)}"
+            problem = str(field_problem(error, term[field]))
         if problem:
             yield f".{field}", f"is no label selector: {problem}", "matchLabels and matchExpressions"
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 
+from capcard_sched.model.decode_errors import field_problem
 from capcard_sched.model.hyper_nodes import NetworkTopology, network_topology
 from capcard_sched.model.objects import ApiStruct, LabelSelector, NetworkTopologySpec
 from capcard_sched.model.quoting import plural
@@ -109,7 +110,7 @@ def group_policies(raw: object, problems: list[str]) -> tuple[GroupPolicy, ...]:
         try:
             one = msgspec.convert(entry, SubGroupPolicySpec)
         except msgspec.ValidationError as error:
-            problems.append(f"{at}: {error}; the policy selects no pod")
+            problems.append(f"{field_problem(error, entry).within(at)}; the policy selects no pod")
             name = entry.get("name") if isinstance(entry, dict) else None
             key = name if isinstance(name, str) and name not in found else at
             found[key] = GroupPolicy(key, minimum=1, invalid=True)

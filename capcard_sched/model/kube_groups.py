@@ -18,12 +18,14 @@ from capcard_sched.model.annotations import (
     PREEMPTION_POLICY,
     TOPOLOGY_LABEL,
 )
+from capcard_sched.model.decode_errors import field_problem
 from capcard_sched.model.objects import ApiStruct, ObjectMeta, PodGroupObject, PodGroupSpec, PodGroupStatus
 from capcard_sched.model.quoting import brief, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from capcard_sched.model.decode_errors import FieldProblem
     from capcard_sched.model.objects import PodGroupCondition
 
 KUBE_API: Final = "scheduling.k8s.io/v1beta1"
@@ -98,26 +100,39 @@ def kube_name(name: str) -> str:
     return name.removeprefix(_PREFIX) if name.startswith(_PREFIX) else ""
 
 
-def held_text(spec: KubeGroupSpec) -> str:
-    """The unsupported fields of a PodGroup as a sentence; "" without any."""
+def type_problem(spec: KubeGroupSpec) -> FieldProblem | None:
+    """The first field that the scheduler reads and whose value has a wrong type."""
+    for field, value, form in (
+        ("spec.schedulingPolicy", spec.scheduling_policy, KubePolicy),
+        ("spec.schedulingConstraints", spec.scheduling_constraints, KubeConstraints),
+    ):
+        try:
+            msgspec.convert(value or {}, form)
+        except msgspec.ValidationError as error:
+            return field_problem(error, value).within(field)
+    return None
+
+
+def held_text(spec: KubeGroupSpec, group: str = "the PodGroup") -> str:
+    """The fields of a PodGroup that are unsupported or malformed, as a sentence; "" without any."""
     written = {"schedulingPolicy": spec.scheduling_policy, "schedulingConstraints": spec.scheduling_constraints}
     unknown = [place for field, value in written.items() for place in _unknown(value, _KNOWN[field], f"spec.{field}")]
     if unknown:
         verb = "is" if len(unknown) == 1 else "are"
-        return f"{brief(unknown)} of the PodGroup {verb} not supported"
-    try:
-        policy, constraints = _policy(spec), _constraints(spec)
-    except msgspec.ValidationError as error:
-        return f"spec of the PodGroup: {error}"
+        return f"{brief(unknown)} of {group} {verb} not supported"
+    problem = type_problem(spec)
+    if problem is not None:
+        return f"{problem.field} of {group}: {problem.message}"
+    policy, constraints = _policy(spec), _constraints(spec)
     if spec.parent_composite_pod_group_name:
-        return "spec.parentCompositePodGroupName of the PodGroup is not supported"
+        return f"spec.parentCompositePodGroupName of {group} is not supported"
     if spec.resource_claims:
-        return "spec.resourceClaims of the PodGroup is not supported"
+        return f"spec.resourceClaims of {group} is not supported"
     keys = [each.key for each in constraints.topology or ()]
     if len(keys) > 1 or "" in keys:
-        return f"schedulingConstraints.topology has not exactly one key ({', '.join(keys)})"
+        return f"spec.schedulingConstraints.topology of {group} has not exactly one key ({', '.join(keys)})"
     if (policy.basic is None) is (policy.gang is None):
-        return "spec.schedulingPolicy of the PodGroup has not exactly one of basic and gang"
+        return f"spec.schedulingPolicy of {group} has not exactly one of basic and gang"
     return ""
 
 
@@ -146,7 +161,7 @@ def translated(group: KubePodGroup) -> PodGroupObject:
     """The equal PodGroup of Volcano. Its pods are each a unit of their own under the policy basic."""
     meta, spec = group.metadata, group.spec
     notes = {key: text for key, text in (meta.annotations or {}).items() if key not in _INTERNAL}
-    held = held_text(spec)
+    held = held_text(spec, f"PodGroup {meta.name}")
     gang, topology = None, None
     if held:
         notes[HELD] = held

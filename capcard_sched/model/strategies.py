@@ -6,6 +6,8 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
+from capcard_sched.model.decode_errors import field_problem, json_problem
+
 MOST_ALLOCATED: Final = "MostAllocated"
 LEAST_ALLOCATED: Final = "LeastAllocated"
 STRATEGIES: Final = (LEAST_ALLOCATED, MOST_ALLOCATED)
@@ -27,5 +29,7 @@ def parse_weights(text: str) -> tuple[tuple[str, int], ...]:
     """`volcano.sh/resource-strategy-weight`: resources and their weights. Raises StrategyError."""
     try:
         return tuple(_decoder.decode(text).items())
+    except msgspec.ValidationError as error:
+        raise StrategyError(str(json_problem(error, text))[:256]) from None
     except (msgspec.DecodeError, RecursionError) as error:
-        raise StrategyError(str(error).replace("`", "")[:256]) from None
+        raise StrategyError(str(field_problem(error))[:256]) from None

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from capcard_sched.model.decode_errors import field_problem
 from capcard_sched.model.quoting import quoted
 from capcard_sched.model.selectors import label_key_problem
 from capcard_sched.model.yaml_reader import YamlError, read_document
@@ -103,7 +104,7 @@ class _DiscoveryReader:
             try:
                 source = msgspec.convert(row, _DiscoverySource)
             except msgspec.ValidationError as error:
-                self.problems.append(f"{place}: {error}")
+                self.problems.append(str(field_problem(error, row).within(place)))
                 continue
             if not source.enabled:
                 continue
@@ -145,7 +146,7 @@ class _DiscoveryReader:
         try:
             labels = [each.node_label for each in msgspec.convert(entries, list[_NodeLabel])]
         except msgspec.ValidationError as error:
-            self.problems.append(f"{place}: {error}; accepted: a list of nodeLabel")
+            self.problems.append(f"{field_problem(error, entries).within(place)}; accepted: a list of nodeLabel")
             return
         if not 2 <= len(labels) <= _MOST_LABELS:
             self.problems.append(

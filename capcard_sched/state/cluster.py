@@ -254,6 +254,7 @@ class ClusterState:
         self._tables.devices.touch_nodes(self.nodes)
         self.back_resources()
         changed = self.changes.drain()
+        self.kube_groups.refresh(changed.jobs)
         self._tables.hyper_nodes.refresh(self.nodes, changed)
         for key in changed.jobs:
             job = self.schedulable.get(key)

@@ -202,6 +202,10 @@ class JobTable:
         self._set_named_queue(job, facts.queue, edited=edited)
         self._changes.jobs.add(key)
 
+    def set_minimum(self, job: Job, minimum: Mapping[str, int]) -> None:
+        """Set `minResources` of a job whose object has none."""
+        job.min_resources = self._share(self._counted(job.key, minimum))
+
     def set_uncounted(self, resources: frozenset[str]) -> None:
         """From now on these resources of `minResources` count nowhere."""
         self._uncounted = resources

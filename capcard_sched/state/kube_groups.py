@@ -9,10 +9,12 @@ from capcard_sched.model.annotations import HELD, TOPOLOGY_LABEL
 from capcard_sched.model.hyper_nodes import DEFAULT_TIER, NetworkTopology
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.kube_groups import job_name, kube_name
-from capcard_sched.model.status import PodGroupPhase
+from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
 
 if TYPE_CHECKING:
-    from capcard_sched.model.job import Task
+    from collections.abc import Iterable
+
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.objects import PodObject
     from capcard_sched.model.pod_facts import PodFacts
     from capcard_sched.state.decode import GroupFacts
@@ -60,10 +62,25 @@ class KubeGroups:
         else:
             self._jobs.held.pop(key, None)
         if job is not None and job.uid == facts.uid:
-            facts = facts._replace(phase=job.phase, conditions=job.conditions, status_counts=job.status_counts)
+            facts = facts._replace(
+                phase=job.phase,
+                conditions=job.conditions,
+                status_counts=job.status_counts,
+                min_resources=None if job.min_resources is None else dict(job.min_resources),
+            )
         if facts.queue == self._default_queue:
             facts = facts._replace(queue=self._queue_of_pods(key) or facts.queue)
         return facts
+
+    def refresh(self, jobs: Iterable[str]) -> None:
+        """Sum the requests of the first pods of changed jobs: what their minimum demands at enqueue, and reserves.
+
+        A PodGroup of `scheduling.k8s.io` has no field for it. O(pods) per changed group.
+        """
+        for key in jobs if self._facts else ():
+            job = self._jobs.by_key.get(key)
+            if job is not None and key in self._facts:
+                self._jobs.set_minimum(job, _first_requests(job))
 
     def _queue_of_pods(self, key: str) -> str:
         """The queue that the first pod by name names, of those that name one; "" for none."""
@@ -161,3 +178,19 @@ class KubeGroups:
         del self._facts[key]
         self.other_schedulers.pop(ObjectRef("PodGroup", namespace, name, facts.uid), None)
         self._jobs.held.pop(key, None)
+
+
+def _first_requests(job: Job) -> dict[str, int]:
+    """The requests of the first `minCount` pods, by resource: placed ones first, then in the order of attempts.
+
+    Pods that ended are among the first, and request nothing more.
+    """
+
+    def order(task: Task) -> tuple[bool, bool, int, float, str]:
+        return task.status is TaskStatus.PENDING, task.gated, -task.priority, task.created, task.name
+
+    total: dict[str, int] = {}
+    for task in sorted(job.tasks.values(), key=order)[: job.min_available]:
+        for name, amount in task.cls.requests.items() if task.status not in COMPLETED_STATUSES else ():
+            total[name] = total.get(name, 0) + amount
+    return total

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from capcard_sched.model.decode_errors import field_path
 from capcard_sched.validation.checks import Finding, listed
-from capcard_sched.validation.fieldpath import field_path
 from capcard_sched.validation.inventory import as_map, check_queue, meant, value_at
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from capcard_sched.model.card_budgets import CARD_BUDGET, CardBudgetObject, card_budget_facts
+from capcard_sched.model.decode_errors import field_path, field_problem
 from capcard_sched.model.groups import SubGroupPolicySpec
 from capcard_sched.model.kinds import KINDS
 from capcard_sched.model.kube_groups import kube_name
@@ -36,7 +37,6 @@ from capcard_sched.model.volumes import (
 )
 from capcard_sched.validation.checks import Finding
 from capcard_sched.validation.constraints import COMMON_RULES, RULES, quantity
-from capcard_sched.validation.fieldpath import describe, field_path
 from capcard_sched.validation.job_structure import check_job_structure
 from capcard_sched.validation.names import is_subdomain
 from capcard_sched.validation.pod_resources import check_pod_level
@@ -183,7 +183,8 @@ def check_fields(kind: str, obj: Json) -> Iterator[Finding]:
     try:
         msgspec.convert(obj, SHAPES.get(kind, _PLAIN))
     except msgspec.ValidationError as error:
-        yield describe(error, obj)
+        problem = field_problem(error, obj)
+        yield Finding("error", problem.field or "the document", problem.message)
         return
     for path, check in (*COMMON_RULES, *RULES.get(kind, ())):
         for place, value in _values(obj, path.split(), ()):

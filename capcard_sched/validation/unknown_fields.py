@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from capcard_sched.model.decode_errors import field_path
 from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.text_cache import text_cache
 from capcard_sched.model.unsupported import FEATURES
 from capcard_sched.validation.checks import Finding
-from capcard_sched.validation.fieldpath import field_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ import msgspec
 
 from capcard_sched.model.group_affinity import AFFINITY_FIELD, AFFINITY_PLUGIN, term_problems, terms_excess
 from capcard_sched.model.kinds import kind_of
-from capcard_sched.model.kube_groups import KubeGroupSpec, held_text
+from capcard_sched.model.kube_groups import KubeGroupSpec, held_text, type_problem
 from capcard_sched.validation.checks import Finding
 
 if TYPE_CHECKING:
@@ -72,10 +72,11 @@ def check_affinity(group: Json) -> Iterator[Finding]:
 def check_kube_group(obj: Json) -> Iterator[Finding]:
     """A warning about a PodGroup of `scheduling.k8s.io` with unsupported fields: its pods wait."""
     try:
-        held = held_text(msgspec.convert(obj.get("spec") or {}, KubeGroupSpec))
+        spec = msgspec.convert(obj.get("spec") or {}, KubeGroupSpec)
     except msgspec.ValidationError:
         return  # the checks of types report it
-    if held:
+    held = held_text(spec)
+    if held and type_problem(spec) is None:
         yield Finding("warning", "spec", f"{held}: its pods wait", "schedulingPolicy with basic or gang")
 
 

@@ -120,4 +120,4 @@ def test_a_malformed_saved_job_is_one_error_line(
     content["explained"][0]["spec"] = 1
     (tmp_path / "bad.json").write_text(json.dumps(content))
     assert run(["explain", "job/runs", "-f", str(tmp_path / "bad.json")]) == 2
-    assert re.fullmatch(r"error: \S+bad.json: explained: Expected `object`.*\n", capsys.readouterr().err)
+    assert re.fullmatch(r"error: \S+bad.json: explained.spec: expected a mapping, got .*\n", capsys.readouterr().err)

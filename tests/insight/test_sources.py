@@ -197,7 +197,7 @@ BAD = {
     "a dump": (["-f", "dump.json"], "dump.json: document 1: apiVersion: is required"),
     "settings of a wrong type": (
         ["-f", "types.json"],
-        "types.json: Expected `str`, got `int` - at `$.savedState.time`",
+        "types.json: savedState.time: expected a string, got the number 1",
     ),
     "no time": (["-f", "time.json"], "time.json: savedState.time: expected a time such as 2026-01-01T00:00:00Z"),
     "a malformed object": (["-f", "object.json"], "object.json: "),

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import yaml
 
+from capcard_sched.model.decode_errors import field_problem
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone, ObjectUnreadable
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.kinds import KIND_BY_NAME
@@ -90,7 +91,8 @@ def give(h: Harness, kind: str, obj: Json) -> None:
     except msgspec.ValidationError as error:
         if rule.explained:
             ref: Any = kind
-            h.apply(ObjectUnreadable(ObjectRef(ref, meta.get("namespace", ""), meta["name"], meta["uid"]), str(error)))
+            problem = str(field_problem(error, obj))
+            h.apply(ObjectUnreadable(ObjectRef(ref, meta.get("namespace", ""), meta["name"], meta["uid"]), problem))
 
 
 def claimed(h: Harness, pod: str, claim: str) -> None:

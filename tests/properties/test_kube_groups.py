@@ -28,6 +28,7 @@ class _Member(NamedTuple):
     queue: str
     ours: bool
     uid: str
+    cpu: int
 
     def delta(self) -> deltas.ObjectChanged:
         return objects.pod(
@@ -36,6 +37,7 @@ class _Member(NamedTuple):
             group=self.other,
             annotations={keys.POD_QUEUE_NAME: self.queue} if self.queue else {},
             scheduler="capcard-sched" if self.ours else "default-scheduler",
+            requests={"cpu": str(self.cpu)},
             schedulingGroup={"podGroupName": self.group},
         )
 
@@ -44,11 +46,12 @@ class _Group(NamedTuple):
     name: str
     queue: str
     uid: str
+    minimum: int
 
     def delta(self) -> deltas.ObjectChanged:
         notes = {keys.POD_QUEUE_NAME: self.queue} if self.queue else {}
         meta = {"name": self.name, "namespace": "default", "uid": f"{self.name}{self.uid}", "annotations": notes}
-        body = {"metadata": meta, "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}}
+        body = {"metadata": meta, "spec": {"schedulingPolicy": {"gang": {"minCount": self.minimum}}}}
         return deltas.ObjectChanged(translated(msgspec.convert(body, KubePodGroup)))
 
 
@@ -65,8 +68,15 @@ _members = st.builds(
     queue=st.sampled_from(["", "q", "r"]),
     ours=st.sampled_from([True, True, True, False]),
     uid=st.sampled_from(["", "2"]),
+    cpu=st.sampled_from([1, 2]),
 )
-_groups = st.builds(_Group, name=_GROUPS, queue=st.sampled_from(["", "", "q"]), uid=st.sampled_from(["", "2"]))
+_groups = st.builds(
+    _Group,
+    name=_GROUPS,
+    queue=st.sampled_from(["", "", "q"]),
+    uid=st.sampled_from(["", "2"]),
+    minimum=st.sampled_from([1, 2, 3]),
+)
 _gone = st.one_of(st.builds(_Gone, st.just("pod"), _NAMES), st.builds(_Gone, st.just("group"), _GROUPS))
 #: Deltas of one element are one batch: alike pods that follow one another are added as a run.
 _batches = st.lists(st.lists(st.one_of(_members, _members, _groups, _gone), max_size=5), max_size=8)
@@ -108,6 +118,15 @@ class _Model:
             found[f"default/kube:{group.name}"] = group.queue or named[1] or "default"
         return found
 
+    def minima(self) -> dict[str, int]:
+        """Thousandths of the cpus of the first pods, by name: none is placed, and all have one priority and age."""
+        found = {}
+        for group in self.groups.values():
+            pods = [pod for pod in self.pods.values() if pod.ours and not pod.other and pod.group == group.name]
+            first = sorted(pods, key=lambda pod: pod.name)[: group.minimum]
+            found[f"default/kube:{group.name}"] = 1000 * sum(pod.cpu for pod in first)
+        return found
+
     def two_groups(self) -> set[str]:
         return {pod.name for pod in self.pods.values() if pod.ours and pod.other}
 
@@ -135,6 +154,16 @@ def test_queues_and_events_follow_from_the_objects_that_are_left(batches: list[l
     for batch in batches:
         state.apply_all([model.take(change) for change in batch])
         assert _derived(state) == (model.queues(), model.two_groups(), model.mixed())
+
+
+@given(batches=_batches)
+def test_the_minimum_is_what_the_first_pods_request(batches: list[list[Any]]) -> None:
+    state, model = _state(), _Model()
+    for batch in batches:
+        state.apply_all([model.take(change) for change in batch])
+        state.open_session()
+        jobs = {key: job for key, job in state.jobs.items() if job.uid and job.name.startswith("kube:")}
+        assert {key: (job.min_resources or {}).get("cpu", 0) for key, job in jobs.items()} == model.minima()
 
 
 @given(batches=_batches, data=st.data())

@@ -29,6 +29,7 @@ from capcard_sched.framework.session.half_gangs import HALF_GANG_SECONDS
 from capcard_sched.framework.session.session_deadline import QueueCut
 from capcard_sched.input_files import open_input
 from capcard_sched.model.autoscaling import DEFAULT_AUTOSCALING, AutoscalingOptions
+from capcard_sched.model.decode_errors import field_problem
 from capcard_sched.model.deltas import Delta
 from capcard_sched.model.intents import Intent
 from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS, TermLimits
@@ -326,7 +327,7 @@ class RecordingReader:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             if self._number == 1:
                 return None
-            raise RecordingError(f"{self._path}: line {self._number}: {error}") from None
+            raise RecordingError(f"{self._path}: line {self._number}: {field_problem(error)}") from None
 
     def _read_lines(self) -> Iterator[bytes]:
         try:

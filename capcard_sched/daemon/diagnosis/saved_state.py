@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, Un
 import msgspec
 
 from capcard_sched.input_files import read_input
+from capcard_sched.model.decode_errors import field_problem, json_problem
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.kinds import KIND_BY_NAME, kind_of_object
 from capcard_sched.model.kube_groups import KUBE_GROUP
@@ -167,7 +168,7 @@ def read_saved_state(path: Path) -> SavedState | None:
     try:
         explained: list[Delta] = [ObjectChanged(_decode_explained(item)) for item in document.explained]
     except (msgspec.ValidationError, RecursionError) as error:
-        raise SavedStateError(f"{path}: explained: {error}") from None
+        raise SavedStateError(f"{path}: {field_problem(error).within('explained')}") from None
     with contextlib.suppress(msgspec.ValidationError, RecursionError):
         return SavedState(document.saved_state, _changes(document.items), explained)
     found: list[Delta] = []
@@ -181,7 +182,7 @@ def read_saved_state(path: Path) -> SavedState | None:
             found.append(ObjectChanged(msgspec.convert(item, kind.watch.type)))
         except msgspec.ValidationError as error:
             name = "" if kind is None else f"{kind.name}: "
-            raise SavedStateError(f"{path}: items[{number}]: {name}{error}") from None
+            raise SavedStateError(f"{path}: items[{number}]: {name}{field_problem(error, item)}") from None
     return SavedState(document.saved_state, found, explained)
 
 
@@ -218,7 +219,7 @@ def _decoded(path: Path) -> _SavedDocument:
         document = msgspec.json.decode(text, type=_SavedDocument) if _FIELD in text else _SavedDocument()
     except msgspec.ValidationError as error:
         if _is_saved_state(text):
-            raise SavedStateError(f"{path}: {error}") from None
+            raise SavedStateError(f"{path}: {json_problem(error, text)}") from None
         return _SavedDocument()
     except (msgspec.DecodeError, RecursionError):
         return _SavedDocument()  # the reader of manifests reports it

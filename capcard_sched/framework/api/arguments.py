@@ -14,6 +14,7 @@ import msgspec
 from msgspec import inspect
 
 from capcard_sched.framework.api.problems import ConfProblems, Path, nearest, path_text, shown, shown_text
+from capcard_sched.model.decode_errors import field_problem
 from capcard_sched.model.timestamps import DurationError, parse_duration
 
 if TYPE_CHECKING:
@@ -149,13 +150,7 @@ class ArgumentReader:
         try:
             return msgspec.convert(value, annotation)
         except (msgspec.ValidationError, OverflowError) as problem:
-            text, _, place = str(problem).partition(" - at ")
-            inside = _with_key(place.strip("`").removeprefix("$"), value, annotation)
-            self.error(
-                key,
-                f"{text.replace('`', '')}" + (f" at {inside}" if inside else ""),
-                accepted=accepted_form(annotation),
-            )
+            self.error(key, str(field_problem(problem, value)), accepted=accepted_form(annotation))
             return default
 
     def _lenient_map(self, key: str, value: object, declared: inspect.DictType, annotation: Any, default: Any) -> Any:
@@ -181,26 +176,6 @@ class ArgumentReader:
 def listed_names(text: str) -> list[str]:
     """The names in a comma-separated list, without surrounding blanks and duplicates."""
     return list(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
-
-
-def _with_key(place: str, value: Any, annotation: Any) -> str:
-    """The place of an invalid value, with the key of its map entry where msgspec reports `[...]`."""
-    above, _, below = place.partition("[...]")
-    steps = [step for step in above.split(".") if step]
-    for step in steps:
-        value = value.get(step) if isinstance(value, dict) else None
-    if not isinstance(value, dict):
-        return place
-    for key, entry in value.items():
-        alone: Any = {key: entry}
-        for step in reversed(steps):
-            alone = {step: alone}
-        try:
-            msgspec.convert(alone, annotation)
-        except (msgspec.ValidationError, OverflowError) as problem:
-            if "[...]" in str(problem):
-                return f'{above}["{shown_text(key)}"]{below}'
-    return place
 
 
 def _plain(declared: inspect.Type) -> tuple[inspect.Type, bool]:

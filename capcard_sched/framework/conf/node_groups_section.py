@@ -9,6 +9,7 @@ import msgspec
 from capcard_sched.framework.api.problems import shown
 from capcard_sched.model.autoscaled_groups import AutoscaledGroup
 from capcard_sched.model.cards import discover_cards
+from capcard_sched.model.decode_errors import field_problem
 from capcard_sched.model.objects import Taint
 from capcard_sched.model.quantity import QuantityError, base_amount
 from capcard_sched.model.resources import PODS
@@ -42,7 +43,7 @@ def read_node_group(
     try:
         taints = msgspec.convert(entry.get("taints") or (), tuple[Taint, ...])
     except msgspec.ValidationError as error:
-        problems.error((*path, "taints"), str(error), accepted=_TAINT_FORM)
+        problems.error((*path, "taints"), str(field_problem(error, entry["taints"])), accepted=_TAINT_FORM)
     card = entry.get("card")
     if card is not None and not (isinstance(card, str) and card.strip()):
         problems.error((*path, "card"), f"expected a card, got {shown(card)}", accepted="the model of the cards")

@@ -10,6 +10,7 @@ import msgspec
 
 from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
 from capcard_sched.model.cards import CardSyntaxError, parse_card_name
+from capcard_sched.model.decode_errors import field_problem
 from capcard_sched.model.objects import PodObject
 from capcard_sched.model.pod_template import template_of
 from capcard_sched.model.quantity import QuantityError
@@ -75,13 +76,14 @@ def kinds_of(
 
 def class_of(entry: MixEntry) -> TaskClass:
     """A class of pods with the requests of an entry. Raises QuantityError and msgspec.ValidationError."""
-    pod: dict[str, Any] = {
-        "metadata": {"name": "mix"},
-        "spec": {"containers": [{"name": "main", "resources": dict.fromkeys(("requests", "limits"), entry.resources)}]},
-    }
-    template = template_of(msgspec.convert(pod, PodObject))
+    template = template_of(msgspec.convert(_pod_of(entry), PodObject))
     fields = {each.name: getattr(template, each.name) for each in dataclasses.fields(template)}
     return TaskClass(**fields, id=-1, namespace="", best_effort=False, annotations=entry.annotations, owner_kind="")
+
+
+def _pod_of(entry: MixEntry) -> dict[str, Any]:
+    resources = dict.fromkeys(("requests", "limits"), entry.resources)
+    return {"metadata": {"name": "mix"}, "spec": {"containers": [{"name": "main", "resources": resources}]}}
 
 
 def entry_problem(entry: MixEntry) -> str:
@@ -89,7 +91,7 @@ def entry_problem(entry: MixEntry) -> str:
     try:
         class_of(entry)
     except (QuantityError, msgspec.ValidationError) as error:
-        return str(error)
+        return str(field_problem(error, _pod_of(entry)))
     return "" if entry.weight > 0 else "weight is not above 0"
 
 

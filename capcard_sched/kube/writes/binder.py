@@ -26,6 +26,7 @@ from capcard_sched.kube.writes.write_call import (
     WriteResult,
     read_pod,
 )
+from capcard_sched.model.decode_errors import field_problem
 from capcard_sched.model.deltas import BindFailed, BindRetry, ObjectGone
 from capcard_sched.model.intents import EmitEvent, ObjectRef, UpdatePodCondition
 from capcard_sched.model.reasons import BINDING_CONDITIONS_PENDING, FAILED_SCHEDULING
@@ -152,7 +153,7 @@ class Binder(CallWriter[BindCall]):
                 if self._pre_bind is not None:
                     await self._pre_bind(self._gated(call), bind)
             except msgspec.DecodeError as error:
-                return WriteOutcome(WriteResult.REFUSED, message=f"an object cannot be decoded: {error}")
+                return WriteOutcome(WriteResult.REFUSED, message=f"an object cannot be decoded: {field_problem(error)}")
             return WriteOutcome(WriteResult.ALLOWED)
         if call.uncertain and (outcome := await self._read_back(call, None)) is not None:
             return outcome

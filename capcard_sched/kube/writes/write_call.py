@@ -13,6 +13,7 @@ from capcard_sched.kube.errors import ApiError, RequestError, RetryClass
 from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes.leadership_gate import LeadershipLost
 from capcard_sched.kube.writes.write_backoff import WriteBackoff
+from capcard_sched.model.decode_errors import field_problem
 from capcard_sched.model.objects import PodObject
 
 if TYPE_CHECKING:
@@ -169,7 +170,9 @@ class CallWriter(Generic[C]):
         except RequestError as error:
             outcome = await self.classify(call, error)
         except msgspec.DecodeError as error:
-            outcome = await self.classify(call, Unreachable(f"the response cannot be decoded: {error}", sent=True))
+            outcome = await self.classify(
+                call, Unreachable(f"the response cannot be decoded: {field_problem(error)}", sent=True)
+            )
         self.observe(call, outcome)
         if call.term != self.gate.term:
             raise LeadershipLost

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
 
+from capcard_sched.model.decode_errors import field_problem, json_problem
 from capcard_sched_extender.port import WebhookVerb
 
 if TYPE_CHECKING:
@@ -313,11 +314,10 @@ def verb(name: str, response: type[Response], check: Callable[[Response], None] 
             if check is not None:
                 check(found)
         except msgspec.ValidationError as error:
-            text, _, place = str(error).partition(" - at ")
-            field = place.strip("`").removeprefix("$").lstrip(".") or "the body"
-            raise ValueError(f"{field}: {text.replace('`', '')}; accepted: {accepted}") from None
+            problem = json_problem(error, data)
+            raise ValueError(f"{problem.field or 'the body'}: {problem.message}; accepted: {accepted}") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"it is not JSON: {error}; accepted: {accepted}") from None
+            raise ValueError(f"it is not JSON: {field_problem(error)}; accepted: {accepted}") from None
         except RecursionError:
             raise ValueError(f"it is nested too deeply; accepted: {accepted}") from None
         return found

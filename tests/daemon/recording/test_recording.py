@@ -331,7 +331,7 @@ def test_a_file_that_is_not_a_recording_is_reported(tmp_path: Path, content: byt
     [
         (
             lambda lines: [*lines[:4], b'{"record":"Stepped","now":"noon"}\n', *lines[5:]],
-            r"line 5: Expected `float`, got",
+            r"line 5: now: expected a number, got",
         ),
         (lambda lines: [lines[0], *lines[2:]], "before its scheduler-conf"),
     ],

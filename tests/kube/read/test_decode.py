@@ -21,7 +21,6 @@ from capcard_sched.kube.decode import (
     ReadAhead,
     UndecodableObject,
     WatchEvent,
-    describe,
     pages,
 )
 from capcard_sched.kube.informers import list_all
@@ -58,9 +57,9 @@ def test_an_object_of_wrong_types_leaves_the_others_alone() -> None:
     assert isinstance(second, UndecodableObject)
     found = second.metadata
     assert (second.type, found.name, found.uid, found.resource_version) == ("MODIFIED", "bad", "uid-bad", "7")
-    assert second.problem == "metadata.labels[...]: Expected `str`, got `int`"
+    assert second.problem == "metadata.labels.a: expected a string, got the number 1"
     assert isinstance(third, UndecodableObject)
-    assert third.problem == "spec.weight: Expected `int | null`, got `str`"
+    assert third.problem == 'spec.weight: expected an integer, got the string "very"'
     assert last == WatchEvent("DELETED", first.object), "an empty line is skipped"
 
 
@@ -118,19 +117,6 @@ def test_a_page_with_a_bad_item_keeps_the_others_and_one_without_items_is_empty(
 def test_a_response_that_is_no_list_is_refused(body: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         KindDecoder(QUEUE).page(body)
-
-
-@pytest.mark.parametrize(
-    "text, shown",
-    [
-        ("Expected `int`, got `str` - at `$.spec.weight`", "spec.weight: Expected `int`, got `str`"),
-        ("Expected `int`, got `str` - at `key` in `$.data`", "data, a key: Expected `int`, got `str`"),
-        ("Expected `object`, got `int`", "Expected `object`, got `int`"),
-        ("Expected `str`, got `int` - at `$[0]`", "[0]: Expected `str`, got `int`"),
-    ],
-)
-def test_problems_name_the_field_first(text: str, shown: str) -> None:
-    assert describe(msgspec.ValidationError(text)) == shown
 
 
 @pytest.mark.parametrize(

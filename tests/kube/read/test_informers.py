@@ -357,7 +357,7 @@ async def test_objects_of_any_size_arrive_whole_and_an_unreadable_one_does_not_s
         for made in (config("good", **{"1": "a"}), config("bad", word="a"), config("large", **{"8": "x" * 900_000})):
             await cluster.create(made)
         await until(lambda: objects.namespace("large", {"8": "900000"}) in mirror.deltas, "the last of them")
-    problem = f"ConfigMap {cluster.namespace}/bad: data, a key: Expected `int`, got `str`"
+    problem = f"ConfigMap {cluster.namespace}/bad: data: a key: expected an integer"
     assert [detail for detail in ears.undecodable() if "/bad" in detail] == [problem]
 
     async with watching(cluster, kinds=[CONFIG_MAP]) as (_, mirror, ears):

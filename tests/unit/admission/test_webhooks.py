@@ -345,7 +345,7 @@ _TWO_TIERS: Final = {"highestTierAllowed": 1, "highestTierName": "rack"}
     [
         (None, [{"name": "a"}, {"name": "a"}], ["spec.subGroupPolicy[1].name"]),
         (None, [{"name": "a", "subGroupSize": 0}], ["spec.subGroupPolicy[0].subGroupSize"]),
-        (None, [{"name": "a", "minSubGroups": "1"}], ["spec.subGroupPolicy[0]"]),
+        (None, [{"name": "a", "minSubGroups": "1"}], ["spec.subGroupPolicy[0].minSubGroups"]),
         (None, "a", ["spec.subGroupPolicy[0]"]),
         ([{"name": "a"}], [{"name": "a", "networkTopology": _TWO_TIERS}], ["spec.subGroupPolicy[0].networkTopology"]),
         ([{"name": "a"}], [{"name": "a", "subGroupSize": 2}], []),

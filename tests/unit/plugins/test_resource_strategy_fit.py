@@ -38,11 +38,11 @@ def notes(strategy: str | None, weights: object = None) -> dict[str, str]:
 
 WEIGHTS = 'a JSON object of resource names and whole numbers from 0 on, such as {"cpu": 1, "nvidia.com/gpu": 2}'
 REPORTED_KEYS = [
-    (notes(MOST_ALLOCATED, {"cpu": 1.5}), RESOURCE_STRATEGY_WEIGHT, "got float", WEIGHTS),
-    (notes(MOST_ALLOCATED, {"cpu": -1}), RESOURCE_STRATEGY_WEIGHT, ">= 0", WEIGHTS),
-    (notes(MOST_ALLOCATED, {"cpu": True}), RESOURCE_STRATEGY_WEIGHT, "got bool", WEIGHTS),
-    (notes(MOST_ALLOCATED, {"cpu": 10**30}), RESOURCE_STRATEGY_WEIGHT, "<= 2147483647", WEIGHTS),
-    (notes(MOST_ALLOCATED, "[1]"), RESOURCE_STRATEGY_WEIGHT, "got array", WEIGHTS),
+    (notes(MOST_ALLOCATED, {"cpu": 1.5}), RESOURCE_STRATEGY_WEIGHT, "got the number 1.5", WEIGHTS),
+    (notes(MOST_ALLOCATED, {"cpu": -1}), RESOURCE_STRATEGY_WEIGHT, "at least 0, got the number -1", WEIGHTS),
+    (notes(MOST_ALLOCATED, {"cpu": True}), RESOURCE_STRATEGY_WEIGHT, "got true", WEIGHTS),
+    (notes(MOST_ALLOCATED, {"cpu": 10**30}), RESOURCE_STRATEGY_WEIGHT, "at most 2147483647", WEIGHTS),
+    (notes(MOST_ALLOCATED, "[1]"), RESOURCE_STRATEGY_WEIGHT, "got a list", WEIGHTS),
     (notes(MOST_ALLOCATED, "{"), RESOURCE_STRATEGY_WEIGHT, "truncated", WEIGHTS),
     (notes(MOST_ALLOCATED, "{}" * 2), RESOURCE_STRATEGY_WEIGHT, "malformed", WEIGHTS),
     (notes(MOST_ALLOCATED), RESOURCE_STRATEGY_WEIGHT, "it is required", WEIGHTS),

@@ -134,10 +134,10 @@ def test_a_saved_list_gives_the_state_of_its_pods_one_by_one(
 @pytest.mark.parametrize(
     ("status", "problem"),
     [
-        ({"startTime": 1}, "Expected `str | null`, got `int` - at `$.status.startTime`"),
-        ({"conditions": [{"type": 1}]}, "Expected `str`, got `int` - at `$.status.conditions[0].type`"),
-        ({"containerStatuses": {}}, "Expected `array | null`, got `object` - at `$.status.containerStatuses`"),
-        ({"phase": 1}, "Expected `str | null`, got `int` - at `$.status.phase`"),
+        ({"startTime": 1}, "status.startTime: expected a string, got the number 1"),
+        ({"conditions": [{"type": 1}]}, "status.conditions[0].type: expected a string, got the number 1"),
+        ({"containerStatuses": {}}, "status.containerStatuses: expected a list, got a mapping"),
+        ({"phase": 1}, "status.phase: expected a string, got the number 1"),
     ],
 )
 def test_an_invalid_pod_among_alike_ones_is_named(status: dict[str, Any], problem: str, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 from capcard_sched.admission.jobs import check_new_job
 from capcard_sched.admission.queues import check_queue_object
 from capcard_sched.admission.review import AdmissionResult
+from capcard_sched.model.decode_errors import field_path
 from capcard_sched.validation.constraints import COMMON_RULES, RULES
-from capcard_sched.validation.fieldpath import field_path
 from capcard_sched.validation.structure import check_fields
 from capcard_sched.validation.unsupported_fields import check_affinity
 from tests.unit.admission.objects import changed, vectors, view
