@@ -68,6 +68,8 @@ class Claim(msgspec.Struct, frozen=True):
     content: bytes = b""
     #: Whether it has the devices for the extended resources of its owner.
     extended: bool = False
+    #: Uid of the pod for which it was reserved first; "" for none.
+    first_consumer: str = ""
 
     @property
     def key(self) -> str:
@@ -90,6 +92,7 @@ def claim_facts(obj: ResourceClaimObject) -> Claim:
         meta.resource_version,
         content_of(obj.spec.devices),
         (meta.annotations or {}).get(EXTENDED_CLAIM) == "true",
+        next((each.uid for each in status.reserved_for or ()), ""),
     )
 
 

@@ -32,7 +32,7 @@ class AllocationCheck:
     """Refuses pods beyond a quota."""
 
     def __init__(self, accounts: CardAccounts, selection: CardSelection, refusals: QuotaRefusals) -> None:
-        self._accounts, self._demands, self._ledger = accounts, accounts.demands, accounts.ledger
+        self._accounts, self._shared, self._ledger = accounts, accounts.shared, accounts.ledger
         self._selection, self._refusals = selection, refusals
         #: The refusals of the session and of earlier ones that still hold.
         self._refusal_of: Callable[[Task, str], Refusal | None] = lambda *_: None
@@ -44,7 +44,10 @@ class AllocationCheck:
         return self._grant("allocatable", queue, [task]).refusal
 
     def allocatable_many(self, queue: Queue, profile: PodSignature, tasks: Sequence[Task]) -> Grant:
-        return self._grant("allocatable", queue, tasks)
+        if not self._shared.demand(tasks[0]).shared:
+            return self._grant("allocatable", queue, tasks)
+        first = self._grant("allocatable", queue, tasks[:1])  # the others may be charged less
+        return first if first.refusal is not None else msgspec.structs.replace(first, count=len(tasks), at_once=1)
 
     def preemptive(self, queue: Queue, task: Task) -> Refusal | None:
         """Checks the queue's own limits: evictions below a full ancestor free its quota, which `allocatable` checks."""
@@ -72,7 +75,7 @@ class AllocationCheck:
             )
             for one in account.limiting
         ]
-        return self._accounts.renames, queue.is_open, limits, groups, held, *above
+        return self._accounts.renames, self._accounts.shared.version, queue.is_open, limits, groups, held, *above
 
     def _grant(self, hook: QuotaHook, queue: Queue, tasks: Sequence[Task]) -> Grant:
         """How many tasks of one class fit one after the other. O(alternatives x ancestors with a quota).
@@ -85,7 +88,7 @@ class AllocationCheck:
             return Grant(0, self._refusals.unknown_queue(hook, queue.name))
         if not queue.is_open:
             return Grant(0, self._refusals.not_open(hook, queue, task=task.name))
-        demand = self._demands.of(task.cls)
+        demand = self._shared.demand(task)
         if demand.postponed:
             return Grant(0, self._refusals.postponed(hook, queue.name, demand.error))
         if demand.error:

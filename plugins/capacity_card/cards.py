@@ -67,9 +67,12 @@ class CardDemand:
     absent: CardDemand | None = None
     #: Whether a later session computes the amount; `error` has the reason.
     postponed: bool = False
+    #: The part of the amount of each claim that pods may share: one of them is charged it.
+    shared: tuple[tuple[str, int], ...] = ()
     amount: int = field(init=False)
     several: bool = field(init=False)
     _fixed: dict[tuple[str, int], Charge] = field(init=False, default_factory=dict)
+    _reduced: dict[tuple[str, int], CardDemand] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.amount = self.claim.amount
@@ -84,6 +87,26 @@ class CardDemand:
         if charge is None:
             charge = self._fixed[card, amount] = claim.with_card(card, amount)
         return charge
+
+    def own_part(self, charge: Charge) -> Charge:
+        """The charge of a pod without its claims that pods may share."""
+        if not self.shared:
+            return charge
+        return self.on(charge.card, max(0, charge.amount - sum(amount for _, amount in self.shared)))
+
+    def reduced(self, card: str, paid: int) -> CardDemand:
+        """The demand beside claims that other pods are charged for, with their card and amount."""
+        found = self._reduced.get((card, paid))
+        if found is None:
+            claim = self.claim.with_card(card, self.amount - paid)
+            found = CardDemand(claim, (card,), (card,), "", "", by_claims=True, shared=self.shared)
+            self._reduced[card, paid] = found
+        return found
+
+    def refused(self, error: str) -> CardDemand:
+        """The demand of a pod whose claims cannot be charged to its queue."""
+        claim = self.claim.with_card(self.claim.card, 0)._replace(complete=False)
+        return CardDemand(claim, self.names, (), error, "", by_claims=True)
 
 
 class CardDemands:
@@ -186,7 +209,7 @@ class CardDemands:
         cls, demand = task.cls, self.of(task.cls)
         if demand.by_claims:
             if before is not None and not moved and before.card:
-                return demand.on(before.card, before.amount)
+                return demand.on(before.card, demand.amount if demand.shared else before.amount)
             if not demand.several:
                 return demand.claim
             cards = demand.alternatives
@@ -265,6 +288,7 @@ class CardDemands:
         names: tuple[str, ...] = ()
         alternatives: tuple[str, ...] = ()
         amount, error, unnamed, inferred, by_claims, postponed = 0, "", "", False, False, False
+        shared: tuple[_Part, ...] = ()
         try:
             names = parse_card_name(written)
             claimed = self._claimed(cls) if cls.claims else ClaimDemand()
@@ -275,7 +299,7 @@ class CardDemands:
             if claimed.error or claimed.cards:
                 by_claims = True
                 names = alternatives = self._with_claims(cls, claimed)
-                amount = claimed.amount
+                amount, shared = claimed.amount, claimed.shared
             elif not names:
                 unnamed = self._unnamed_resource(cls)
                 if unnamed and self._arguments.unnamed_cards == "deny":
@@ -305,7 +329,7 @@ class CardDemands:
         absent = None
         if error and names and not by_claims and not any(map(self._inventory.resources_of, names)):
             absent = self._absent(cls, names, amounts, shares)
-        return CardDemand(claim, names, alternatives, error, unnamed, inferred, by_claims, absent, postponed)
+        return CardDemand(claim, names, alternatives, error, unnamed, inferred, by_claims, absent, postponed, shared)
 
     def _claimed(self, cls: TaskClass) -> ClaimDemand:
         for each in cls.claims:

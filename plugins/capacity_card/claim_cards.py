@@ -2,7 +2,7 @@
 
 The card of a device follows from its attributes. A request that devices of several models match accepts each of them,
 like `card.name: A|B`; the devices of one pod are of one card. What would leave the amount of the charge open until a
-node is chosen, or would charge a shared claim to one of its pods, is refused by name.
+node is chosen is refused by name. Claims that pods name by `resourceClaimName` are charged once (`shared_claims`).
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ class ClaimDemand(NamedTuple):
     error: str = ""
     #: Whether the next session is to compute it.
     postponed: bool = False
+    #: The part of `amount` of each claim that pods may share, by `namespace/name`.
+    shared: tuple[tuple[str, int], ...] = ()
 
 
 class _CardRequest(NamedTuple):
@@ -168,9 +170,16 @@ class ClaimCards:
     def demand(self, namespace: str, claims: Iterable[PodClaim], names: tuple[str, ...] = ()) -> ClaimDemand:
         """The demand of a pod with these claims. `names`: the cards that it accepts; () for all."""
         requests: list[_CardRequest] = []
+        shared: dict[str, int] = {}
         try:
             for each in claims:
-                requests += self._claimed(namespace, each, names)
+                key = "" if each.template else f"{namespace}/{each.claim}"
+                if key in shared:
+                    continue
+                found = self._claimed(namespace, each, names)
+                requests += found
+                if found and key:
+                    shared[key] = sum(request.amount for request in found)
         except AllocationError as error:
             return ClaimDemand(error=str(error), postponed=isinstance(error, _PostponedError))
         if not requests:
@@ -179,7 +188,7 @@ class ClaimCards:
         if not cards:
             listed = ", ".join(sorted({"|".join(each.cards) for each in requests}))
             return ClaimDemand(error=f"resourceClaims of cards <{listed}> together are not supported")
-        return ClaimDemand(cards, sum(each.amount for each in requests))
+        return ClaimDemand(cards, sum(each.amount for each in requests), shared=tuple(shared.items()))
 
     def nameless(self, namespace: str, claims: Iterable[PodClaim]) -> Iterator[str]:
         """One GPU that each of these claims may get and that is no card, for want of attributes."""
@@ -201,8 +210,7 @@ class ClaimCards:
         claim = claim_of(namespace, each, self._claims, self._templates)
         if claim is None:
             return []
-        allocated = self._allocated(namespace, each)
-        if allocated and each.template:
+        if allocated := self._allocated(namespace, each):
             return allocated
         found = self._requests.get((claim.content, names))
         if found is None:
@@ -224,13 +232,7 @@ class ClaimCards:
             if len(self._requests) >= _MOST_CONTENTS:
                 self._requests.clear()
             self._requests[claim.content, names] = found
-        if found and not each.template:
-            listed = ", ".join(dict.fromkeys("|".join(request.cards) for request in found))
-            raise AllocationError(
-                f"resourceClaimName {each.claim} of card <{listed}> is not supported with card quotas: "
-                "use resourceClaimTemplateName"
-            )
-        return allocated or found
+        return found
 
     def _cards_of(self, claim: Claim, names: tuple[str, ...]) -> list[_CardRequest] | None:
         """The requests of a claim for cards; None without a plan. Raises EvaluationsPostponedError."""

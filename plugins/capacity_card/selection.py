@@ -42,11 +42,11 @@ class CardSelection:
 
     def __init__(self, accounts: CardAccounts) -> None:
         self._arguments, self._inventory = accounts.arguments, accounts.inventory
-        self._demands, self._ledger = accounts.demands, accounts.ledger
+        self._demands, self._ledger, self._shared = accounts.demands, accounts.ledger, accounts.shared
 
     def signature(self, queue: Queue, task: Task) -> CardChoice | None:
         """The open alternatives; None when there is nothing to choose."""
-        demand = self._demands.of(task.cls)
+        demand = self._shared.demand(task)
         account = self._ledger.queues.get(queue.name) if demand.several else None
         return self.choice(account, demand, task) if account is not None else None
 
@@ -57,7 +57,7 @@ class CardSelection:
 
     def claim_cards(self, queue: Queue, task: Task) -> tuple[str, ...] | None:
         """The cards with free quota, of which the devices of the pod's claims are one; None without such devices."""
-        demand = self._demands.of(task.cls)
+        demand = self._shared.demand(task)
         is_backed = bool(demand.alternatives) and self._demands.is_backed(task.cls)
         if not (demand.by_claims or is_backed) or demand.error:
             return None
