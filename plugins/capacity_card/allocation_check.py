@@ -44,7 +44,8 @@ class AllocationCheck:
         return self._grant("allocatable", queue, [task]).refusal
 
     def allocatable_many(self, queue: Queue, profile: PodSignature, tasks: Sequence[Task]) -> Grant:
-        if not self._shared.demand(tasks[0]).shared:
+        demand = self._shared.demand(tasks[0])
+        if not demand.shared and not demand.ranges:
             return self._grant("allocatable", queue, tasks)
         first = self._grant("allocatable", queue, tasks[:1])  # the others may be charged less
         return first if first.refusal is not None else msgspec.structs.replace(first, count=len(tasks), at_once=1)
@@ -96,7 +97,7 @@ class AllocationCheck:
         several = demand.several and demand.amount > 0
         bounds = [
             bound
-            for key, amount in (demand.claim.amounts[:-1] if several else demand.claim.amounts)
+            for key, amount in _least(demand)
             if ledger.free(account, key, own=own) < amount * wanted
             for bound in ledger.bounds(account, key, amount, own=own)
         ]
@@ -109,8 +110,9 @@ class AllocationCheck:
             indexes = self._selection.indexes(demand, choice.usable)
             limits = self._limits(account, demand, choice, own=own)
             if not ledger.same_card:
+                least = min(map(demand.least, choice.alternatives))
                 fitting = account.joint_pods(
-                    choice.alternatives, limits, demand.amount, nominating=self._refusals.is_nominating, own=own
+                    choice.alternatives, limits, least, nominating=self._refusals.is_nominating, own=own
                 )
                 at_once = wanted if fitting == sum(limits) else 1  # the next pod may take any alternative
             else:
@@ -131,8 +133,10 @@ class AllocationCheck:
 
     def _limits(self, account: QueueAccount, demand: CardDemand, choice: CardChoice, *, own: bool) -> tuple[int, ...]:
         """How many more pods fit the quota of each alternative; 0 for a closed one."""
-        free, amount, usable = self._ledger.free, demand.amount, choice.usable
-        return tuple([free(account, card, own=own) // amount if card in usable else 0 for card in choice.alternatives])
+        free, least, usable = self._ledger.free, demand.least, choice.usable
+        return tuple(
+            [free(account, card, own=own) // least(card) if card in usable else 0 for card in choice.alternatives]
+        )
 
     def _claim_shortage(
         self, account: QueueAccount, demand: CardDemand, alternatives: tuple[str, ...], ahead: int
@@ -144,9 +148,19 @@ class AllocationCheck:
         """
         options = []
         for card in alternatives:
-            bounds = self._ledger.bounds(account, card, demand.amount)
+            bounds = self._ledger.bounds(account, card, demand.least(card))
             fitting, reached = tightest(bounds, ahead + 1)
             options.append(shortage_at(reached or bounds, min(ahead, fitting)))
         last = next((option for option in reversed(options) if option.queue != account.name), options[-1])
         figures = Figures(demand.claim.card, demand.amount, last.figures.total, last.figures.limit)
         return last._replace(figures=figures, alternatives=tuple([option.figures for option in options]))
+
+
+def _least(demand: CardDemand) -> Sequence[tuple[str, int]]:
+    """The least amounts that a pod is charged whatever its devices; without the cards among which it chooses."""
+    if demand.several and demand.amount > 0:
+        return demand.claim.amounts[:-1]
+    if not demand.ranges:
+        return demand.claim.amounts
+    least = demand.least(demand.claim.card)
+    return (*demand.claim.amounts[:-1], *([(demand.claim.card, least)] if least else []))

@@ -1,14 +1,15 @@
 """The cards that the ResourceClaims of a pod request: the same quota as for cards of a device plugin.
 
 The card of a device follows from its attributes. A request that devices of several models match accepts each of them,
-like `card.name: A|B`; the devices of one pod are of one card. What would leave the amount of the charge open until a
-node is chosen is refused by name. Claims that pods name by `resourceClaimName` are charged once (`shared_claims`).
+like `card.name: A|B`; the devices of one pod are of one card. Where their number depends on the node, as with
+`allocationMode: All`, a pod needs quota for the least of it, and is charged the devices that it gets. Claims that pods
+name by `resourceClaimName` are charged once (`shared_claims`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 _MOST_CONTENTS: Final = 4096
 #: Devices that the selectors of the claims of one namespace are compared with in one session: about one CPU second.
 MOST_COMPARED: Final = 50_000
+#: Card to the least and the most thousandths of it.
+Ranges: TypeAlias = "Mapping[str, tuple[int, int]]"
 _UNKNOWN_CARDS: Final = "the cards of claim {name} are not known yet: the selectors of namespace {namespace} {compared}"
 
 
@@ -55,7 +58,7 @@ class ClaimDemand(NamedTuple):
 
     #: The cards that serve all requests, preferred first; () without cards.
     cards: tuple[str, ...] = ()
-    #: Thousandths of the one that the pod gets.
+    #: Thousandths of the one that the pod gets, at most; of several cards the least of these.
     amount: int = 0
     #: Why the charge cannot be computed; "" when it can.
     error: str = ""
@@ -63,6 +66,9 @@ class ClaimDemand(NamedTuple):
     postponed: bool = False
     #: The part of `amount` of each claim that pods may share, by `namespace/name`.
     shared: tuple[tuple[str, int], ...] = ()
+    #: The least and the most thousandths of each card, for the pod and for each of these claims.
+    ranges: Ranges = {}
+    shared_ranges: Mapping[str, Ranges] = {}
 
 
 class _CardRequest(NamedTuple):
@@ -70,8 +76,8 @@ class _CardRequest(NamedTuple):
 
     #: Each serves the request alone, preferred first.
     cards: tuple[str, ...]
-    #: Thousandths.
-    amount: int
+    #: The least and the most thousandths that it gets of each.
+    ranges: Ranges
 
 
 class ClaimCards:
@@ -153,16 +159,36 @@ class ClaimCards:
 
     def held(self, task: Task) -> str:
         """The card of the devices that the claims of a pod hold, written or assumed; "" for none. O(their pools)."""
-        session, found = self._session, Counter[str]()
-        if session is not None:
-            for key in _keys(task):
-                allocation = session.snapshot.claims.allocation(key)
-                for result in (allocation.devices.results or ()) if allocation is not None else ():
-                    device = session.snapshot.devices.device((result.driver, result.pool, result.device))
-                    if device is not None and not result.admin_access:
-                        found[card_of(device)] += 1
-        del found[""]
+        found = Counter[str]()
+        for key in _keys(task):
+            found.update(self._assigned(key) or {})
         return max(found, key=lambda card: found[card], default="")
+
+    def amounts(self, task: Task) -> Mapping[str, int] | None:
+        """The thousandths by card that the claims of a pod hold, written or assumed; None if one has no devices."""
+        found = Counter[str]()
+        for key in dict.fromkeys(f"{task.namespace}/{each.claim}" for each in task.cls.claims if each.claim):
+            if (held := self._assigned(key)) is None:
+                return None
+            found.update(held)
+        return found
+
+    def amount(self, key: str) -> int | None:
+        """The thousandths of cards that a claim holds, written or assumed; None for a claim without devices."""
+        held = self._assigned(key)
+        return sum(held.values()) if held is not None else None
+
+    def _assigned(self, key: str) -> Counter[str] | None:
+        session = self._session
+        allocation = session.snapshot.claims.allocation(key) if session is not None else None
+        if session is None or allocation is None:
+            return None
+        found = Counter[str]()
+        for result in allocation.devices.results or ():
+            device = session.snapshot.devices.device((result.driver, result.pool, result.device))
+            if device is not None and not result.admin_access and (card := card_of(device)):
+                found[card] += charge_of(device, result)
+        return found
 
     def of(self, cls: TaskClass) -> ClaimDemand:
         return self.demand(cls.namespace, cls.claims, accepted_cards(cls.annotations))
@@ -170,7 +196,7 @@ class ClaimCards:
     def demand(self, namespace: str, claims: Iterable[PodClaim], names: tuple[str, ...] = ()) -> ClaimDemand:
         """The demand of a pod with these claims. `names`: the cards that it accepts; () for all."""
         requests: list[_CardRequest] = []
-        shared: dict[str, int] = {}
+        shared: dict[str, list[_CardRequest]] = {}
         try:
             for each in claims:
                 key = "" if each.template else f"{namespace}/{each.claim}"
@@ -179,7 +205,7 @@ class ClaimCards:
                 found = self._claimed(namespace, each, names)
                 requests += found
                 if found and key:
-                    shared[key] = sum(request.amount for request in found)
+                    shared[key] = found
         except AllocationError as error:
             return ClaimDemand(error=str(error), postponed=isinstance(error, _PostponedError))
         if not requests:
@@ -188,7 +214,11 @@ class ClaimCards:
         if not cards:
             listed = ", ".join(sorted({"|".join(each.cards) for each in requests}))
             return ClaimDemand(error=f"resourceClaims of cards <{listed}> together are not supported")
-        return ClaimDemand(cards, sum(each.amount for each in requests), shared=tuple(shared.items()))
+        ranges = _sums(requests, cards)
+        of_shared = {key: _sums(found, cards) for key, found in shared.items()}
+        least = min(cards, key=lambda card: ranges[card][1])
+        parts = tuple([(key, each[least][1]) for key, each in of_shared.items()])
+        return ClaimDemand(cards, ranges[least][1], "", False, parts, ranges, of_shared)
 
     def nameless(self, namespace: str, claims: Iterable[PodClaim]) -> Iterator[str]:
         """One GPU that each of these claims may get and that is no card, for want of attributes."""
@@ -257,7 +287,7 @@ class ClaimCards:
                 return []
             if not result.admin_access:
                 found[card_of(device)] += charge_of(device, result)
-        return [_CardRequest((card,), amount) for card, amount in found.items() if card]
+        return [_CardRequest((card,), {card: (amount, amount)}) for card, amount in found.items() if card]
 
     def _requested(
         self,
@@ -267,23 +297,34 @@ class ClaimCards:
         meter: SelectorMeter | None,
     ) -> _CardRequest | None:
         """What one request requests of cards; None for no cards. Alternatives without any device do not count."""
-        amounts: set[int] = set()
-        cards: list[str] = []
+        ranges: dict[str, tuple[int, int]] = {}
+        is_free = False  # whether an alternative costs none
+        without = ""  # one without a device of the accepted cards
         for request in alternatives:
-            found = self._matching(request, names, meter) if not request.admin_access else {}
-            cards += [card for card in found if card]
-            amounts |= {request.devices * charge for charges in found.values() for charge in charges}
-        if len(amounts) > 1:
-            text = "firstAvailable with different counts of cards is not supported with card quotas"
-            if len(alternatives) == 1:
-                text = (
-                    f"its share differs between devices of <{', '.join(sorted(set(cards)))}>, which card quotas do not "
-                    "support: select devices of equal capacity by a selector or volcano.sh/card.name"
-                )
-            raise AllocationError(f"claim {plan.key}, request {alternatives[0].parent}: {text}")
-        if names:
-            cards.sort(key=names.index)
-        return _CardRequest(tuple(dict.fromkeys(cards)), amounts.pop()) if cards else None
+            if request.admin_access:
+                is_free = True
+                continue
+            matching = self._matching(request, names, meter)
+            if not matching and any(self._devices.matching(request, meter)):
+                without = without or request.name
+            for card, charges in matching.items():
+                if not card:
+                    is_free = True
+                    continue
+                if request.all_devices:
+                    amounts = self._devices.of_nodes(request, meter)[card]
+                else:
+                    amounts = request.devices * min(charges), request.devices * max(charges)
+                known = ranges.get(card, amounts)
+                ranges[card] = min(known[0], amounts[0]), max(known[1], amounts[1])
+        if not ranges and without and not is_free:
+            raise AllocationError(f"no device of card <{'|'.join(names)}> matches request {without}")
+        if not ranges:
+            return None
+        cards = sorted(ranges, key=names.index) if names else list(ranges)
+        if is_free:
+            ranges = {card: (0, most) for card, (_, most) in ranges.items()}
+        return _CardRequest(tuple(cards), ranges)
 
     def _matching(
         self, request: RequestPlan, names: tuple[str, ...], meter: SelectorMeter | None
@@ -295,8 +336,6 @@ class ClaimCards:
         cards = self._devices.matching(request, meter)
         if names and any(cards):
             accepted = {card: charges for card, charges in cards.items() if card in names}
-            if not accepted:
-                raise AllocationError(f"no device of card <{'|'.join(names)}> matches request {request.name}")
             cards = {**accepted, **({"": {0}} if self._devices.others_match(request, meter) else {})}
         if not any(cards):
             return {card: {0} for card in cards}
@@ -306,9 +345,13 @@ class ClaimCards:
                 f"request {request.name} matches devices of card <{listed}> and devices that are no card, which is not "
                 "supported with card quotas: select either by their attributes"
             )
-        if request.all_devices:
-            raise AllocationError(f"request {request.name}: allocationMode All is not supported with card quotas")
         return cards
+
+
+def _sums(requests: Iterable[_CardRequest], cards: tuple[str, ...]) -> Ranges:
+    """The least and the most thousandths that requests get of each card together."""
+    of = [each.ranges for each in requests]
+    return {card: (sum(each[card][0] for each in of), sum(each[card][1] for each in of)) for card in cards}
 
 
 def _keys(task: Task) -> list[str]:

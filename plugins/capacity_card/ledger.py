@@ -219,7 +219,7 @@ class Ledger:
                     charge = self._demands.placed(task, task.node, charge, moved=uid in moved)
                 elif (charge := new.get(kind)) is None:
                     charge = new[kind] = self._demands.placed(task, task.node)
-                charge = self._demands.of(cls).own_part(charge)
+                charge = self._demands.own_part(self._demands.of(cls), charge)
             charges[uid] = charge
         return charges
 
@@ -252,7 +252,8 @@ class Ledger:
             return
         demand = self._demands.of(cls)
         charges = account.charges
-        card, fixed = demand.claim.card, not demand.several and not demand.error and not demand.shared
+        is_open = demand.several or demand.error or demand.shared or demand.ranges
+        card, fixed = demand.claim.card, not is_open
         if fixed and tasks[0].status in SESSION_STATUSES and self._inventory.is_on_each(card, placement.nodes):
             new = {task.uid: demand.claim for task in tasks if task.uid not in charges}
             charges.update(new)
@@ -269,7 +270,8 @@ class Ledger:
                 elif task.uid in charges:
                     self.internal_errors += 1
                 else:
-                    charge = demand.own_part(self._charge_on(account, demand, task, node, taken))
+                    charge = self._charge_on(account, demand, task, node, taken)
+                    charge = self._demands.own_part(demand, charge)
                     charges[task.uid] = charge
                     self._shared.use(account, task.uid, demand.shared)
                     given[charge] = given.get(charge, 0) + 1
@@ -350,7 +352,7 @@ class Ledger:
 
         `taken`: the cards of the pods before it, which are not booked yet.
         """
-        several = demand.several and task.status in SESSION_STATUSES
+        several = demand.several and not demand.ranges and task.status in SESSION_STATUSES
         choices = self._demands.choices_on(demand, task, node) if several else []
         if not choices:
             return self._demands.placed(task, node)

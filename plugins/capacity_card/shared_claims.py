@@ -45,16 +45,16 @@ class SharedClaims:
     def demand(self, task: Task) -> CardDemand:
         """The demand of a pod, without the claims that other pods of its queue are charged for."""
         demand = self.demands.of(task.cls)
-        paid, card = 0, ""
-        for key, amount in demand.shared:
+        paid, card = list[str](), ""
+        for key, _ in demand.shared:
             payer = self._payers.get(key)
             if payer is None or payer.uid == task.uid:
                 continue
             if task.job is None or payer.account.queue.name != task.job.queue:
                 return demand.refused(f"resourceclaim {key} is charged to queue {payer.account.queue.name}")
-            paid += amount
+            paid.append(key)
             card = payer.account.charges[payer.uid].card
-        return demand.reduced(card, paid) if paid else demand
+        return demand.reduced(card, tuple(paid)) if paid else demand
 
     def unpaid(self, task: Task) -> tuple[tuple[str, int], ...]:
         """The claims that a pod may share and that no pod is charged for, with their amounts."""
@@ -138,5 +138,5 @@ class SharedClaims:
         if not users:
             return None
         uid = min(users, key=lambda uid: (uid in users[uid].leaving, uid != first, uid))
-        shared = dict(self.demands.of(users[uid].job.tasks[uid].cls).shared)
-        return _Payer(uid, users[uid], shared.get(key, 0))
+        demand = self.demands.of(users[uid].job.tasks[uid].cls)
+        return _Payer(uid, users[uid], self.demands.part(demand, key))
