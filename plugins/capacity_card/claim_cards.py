@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from capcard_sched.devices.claim_record import held_cards_of, held_devices
 from capcard_sched.devices.claims import AllocationError, Claim
-from capcard_sched.devices.device_card import NVIDIA_DRIVER, card_of, charge_of
+from capcard_sched.devices.device_card import has_cards
 from capcard_sched.devices.extended_resources import extended_claim_name
 from capcard_sched.devices.inventory import DeviceInventory
 from capcard_sched.devices.selector_work import MOST_STEPS, EvaluationsPostponedError
@@ -183,12 +184,15 @@ class ClaimCards:
         allocation = session.snapshot.claims.allocation(key) if session is not None else None
         if session is None or allocation is None:
             return None
-        found = Counter[str]()
-        for result in allocation.devices.results or ():
-            device = session.snapshot.devices.device((result.driver, result.pool, result.device))
-            if device is not None and not result.admin_access and (card := card_of(device)):
-                found[card] += charge_of(device, result)
-        return found
+        devices, claim = held_devices(allocation, session.snapshot.devices), self._claims.get(key)
+        if claim is None or claim.allocation is None:
+            return devices.cards
+        return held_cards_of(claim.record, devices) or devices.cards
+
+    def queue_of(self, key: str) -> str:
+        """The queue for which a claim was allocated; "" for one that is not, or by another scheduler."""
+        claim = self._claims.get(key)
+        return claim.record.queue if claim is not None else ""
 
     def of(self, cls: TaskClass) -> ClaimDemand:
         return self.demand(cls.namespace, cls.claims, accepted_cards(cls.annotations))
@@ -229,7 +233,7 @@ class ClaimCards:
             for card, device in self._devices.all:
                 if (
                     not card
-                    and device.id[0] == NVIDIA_DRIVER
+                    and has_cards(device.id[0], device.content.cards)
                     and any(may_match(request, device) for request in requests)
                 ):
                     yield "/".join(device.id[1:])
@@ -280,14 +284,9 @@ class ClaimCards:
         claim, session = self._claims.get(f"{namespace}/{each.claim}"), self._session
         if claim is None or claim.allocation is None or session is None:
             return []
-        found = Counter[str]()
-        for result in claim.allocation.devices.results or ():
-            device = session.snapshot.devices.device((result.driver, result.pool, result.device))
-            if device is None:
-                return []
-            if not result.admin_access:
-                found[card_of(device)] += charge_of(device, result)
-        return [_CardRequest((card,), {card: (amount, amount)}) for card, amount in found.items() if card]
+        devices = held_devices(claim.allocation, session.snapshot.devices)
+        found: Mapping[str, int] = held_cards_of(claim.record, devices) or {}
+        return [_CardRequest((card,), {card: (amount, amount)}) for card, amount in found.items()]
 
     def _requested(
         self,

@@ -48,10 +48,11 @@ class SharedClaims:
         paid, card = list[str](), ""
         for key, _ in demand.shared:
             payer = self._payers.get(key)
+            queue = payer.account.queue.name if payer is not None else self.demands.claims.queue_of(key)
+            if queue and (task.job is None or queue != task.job.queue):
+                return demand.refused(f"resourceclaim {key} is charged to queue {queue}")
             if payer is None or payer.uid == task.uid:
                 continue
-            if task.job is None or payer.account.queue.name != task.job.queue:
-                return demand.refused(f"resourceclaim {key} is charged to queue {payer.account.queue.name}")
             paid.append(key)
             card = payer.account.charges[payer.uid].card
         return demand.reduced(card, tuple(paid)) if paid else demand

@@ -11,9 +11,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 
 from capcard_sched.devices.allocator import CANNOT_ALLOCATE, Allocator, NodeError
+from capcard_sched.devices.claim_record import written_record
 from capcard_sched.devices.claims import AllocationError, alternative_score
 from capcard_sched.devices.device_card import card_of
 from capcard_sched.devices.selector_work import EvaluationsPostponedError
@@ -528,11 +530,13 @@ class ClaimRules:
     def _allocation(self, task: Task, key: str) -> ClaimAllocation:
         claim, assumed = self._ledger.claims.get(key), self._ledger.assumed.get(key)
         allocation = assumed.allocation if assumed is not None else None
+        queue = task.job.queue if task.job is not None else ""
+        record = written_record(queue, allocation, self._inventory) if allocation is not None else msgspec.UNSET
         if claim is None:
             name, created = key.partition("/")[2], self._created[task.uid]
             extended = ExtendedClaim(created.spec, created.mappings)
-            return ClaimAllocation(name, "", allocation, self._binding_timeout, extended)
-        return ClaimAllocation(claim.name, claim.uid, allocation, self._binding_timeout)
+            return ClaimAllocation(name, "", allocation, self._binding_timeout, extended, record)
+        return ClaimAllocation(claim.name, claim.uid, allocation, self._binding_timeout, annotations=record)
 
     def _keys(self, task: Task) -> tuple[str, ...]:
         """As `_keys`, with the claim for extended resources."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 from capcard_sched.cel.values import EvaluationError
 from capcard_sched.devices.capacities import CapacityError, consumption
 from capcard_sched.devices.claims import AllocationError, Claim, content_of
-from capcard_sched.devices.device_card import NVIDIA_DRIVER, card_of, charge_of, share_charge
+from capcard_sched.devices.device_card import card_of, charge_of, has_cards, share_charge
 from capcard_sched.devices.totals import device_pools, fitting_devices, usable_slices
 from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
 from capcard_sched.model.cards import CARD, CardSyntaxError, parse_card_name
@@ -49,7 +49,7 @@ def accepted_cards(annotations: Mapping[str, str]) -> tuple[str, ...]:
 
 def is_accepted(device: PoolDevice, cards: Collection[str]) -> bool:
     """Whether a pod that accepts these cards may get a device: one of them, or a device of a driver without cards."""
-    return device.id[0] != NVIDIA_DRIVER or card_of(device) in cards
+    return not has_cards(device.id[0], device.content.cards) or card_of(device) in cards
 
 
 def usable_cards(session: Session, task: Task) -> UsableCards | None:
@@ -160,7 +160,8 @@ class DeviceCards:
 
     def others_match(self, request: RequestPlan, meter: SelectorMeter | None = None) -> bool:
         """Whether devices of drivers without cards pass the selectors. Raises what the meter raises."""
-        devices = [device for _, device in self._compare() if device.id[0] != NVIDIA_DRIVER]
+        found = self._compare()
+        devices = [device for _, device in found if not has_cards(device.id[0], device.content.cards)]
         return any(may_match(request, device, meter) for device in devices)
 
     def claimable(self, session: Session, cls: TaskClass) -> set[str]:
