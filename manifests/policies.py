@@ -148,6 +148,12 @@ def _listed(names: frozenset[str]) -> str:
 
 
 _VARIABLES: Final = {
+    "claims": (
+        ("fixed", _listed(frozenset({keys.BOUND_QUEUE, keys.CARD_ASSIGNED}))),
+        ("annotations", _ANNOTATIONS.format(o="object")),
+        ("formerAnnotations", _ANNOTATIONS.format(o="oldObject")),
+        ("changed", _CHANGED.format(keys="fixed", now="annotations", former="formerAnnotations")),
+    ),
     "pods": (
         ("fixedAnnotations", _listed(keys.BOUND_ANNOTATIONS)),
         ("fixedLabels", _listed(keys.BOUND_LABELS)),
@@ -175,6 +181,14 @@ _VARIABLES: Final = {
     ),
 }
 _VALIDATIONS: Final = {
+    "claims": (
+        Validation(
+            "variables.changed == []",
+            "'the scheduler writes queue and cards of an allocated ResourceClaim: ' + variables.changed.join(', ') + "
+            "' cannot be changed'",
+            computed=True,
+        ),
+    ),
     "pods": (
         Validation(
             "variables.changed == []",
@@ -309,7 +323,14 @@ def all_policies() -> list[Policy]:
         Policy(name, [row], [] if name == "podgroups" else bound, [*_VARIABLES[name]], [*_VALIDATIONS[name]])
         for name, row in rows.items()
     ]
-    return [*own, *map(_of_rules, RULES_OF_POLICIES)]
+    key = f"metadata.?annotations[?'{keys.BOUND_QUEUE}'].hasValue()"
+    allocated = [
+        ("ours", f"oldObject.{key} || object.{key}"),
+        ("allocated", "oldObject.?status.?allocation.hasValue()"),
+    ]
+    row = "resource.k8s.io", "v1", "UPDATE", "resourceclaims"
+    claims = Policy("claims", [row], allocated, [*_VARIABLES["claims"]], [*_VALIDATIONS["claims"]])
+    return [*own, claims, *map(_of_rules, RULES_OF_POLICIES)]
 
 
 def _folded(text: str, indent: int) -> str:

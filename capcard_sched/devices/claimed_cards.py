@@ -6,7 +6,8 @@ from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from capcard_sched.devices.device_card import NVIDIA_DRIVER, card_of, charge_of
+from capcard_sched.devices.claim_record import ClaimRecord, held_cards_of, held_devices, read_record
+from capcard_sched.devices.device_card import card_of
 from capcard_sched.devices.inventory import DeviceInventory
 from capcard_sched.devices.totals import fitting_devices, usable_slices
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
@@ -37,6 +38,7 @@ class ClaimedCards:
         self._inventory = DeviceInventory()
         #: By `namespace/name`.
         self._claims: dict[str, ResourceClaimStatus] = {}
+        self._records: dict[str, ClaimRecord] = {}
         #: Serial of the slices up to which `capacities` was read.
         self._read = 0
         #: The pools for which `capacities` yielded devices last.
@@ -52,9 +54,11 @@ class ClaimedCards:
             case ObjectChanged(ResourceClaimObject(meta, _, status)):
                 key = f"{meta.namespace or 'default'}/{meta.name}"
                 self._claims[key] = status
+                self._records[key] = read_record(meta.annotations or {})
                 return key
             case ObjectGone("ResourceClaim", namespace, name):
                 self._claims.pop(f"{namespace}/{name}", None)
+                self._records.pop(f"{namespace}/{name}", None)
                 return f"{namespace}/{name}"
             case _:
                 pass
@@ -69,6 +73,7 @@ class ClaimedCards:
         device that is unknown, of a claim that is not allocated yet, or whose first consumer is another pod.
         Extended resources for which the pod has a claim are the devices of that claim, once they are known.
         """
+        self._inventory.name_cards(card_labels.drivers)
         found, extended = held_cards(pod, node, card_labels), pod.status.extended_resource_claim_status
         if not pod.spec.resource_claims and extended is None:
             return found
@@ -91,25 +96,24 @@ class ClaimedCards:
             if status is None or status.allocation is None or not _is_first(pod, status):
                 is_complete = False
                 continue
-            for result in status.allocation.devices.results or ():
-                if result.driver != NVIDIA_DRIVER or result.admin_access:
-                    continue
-                device = self._inventory.device((result.driver, result.pool, result.device))
-                if device is None:
-                    is_complete = False
-                elif card := card_of(device):
-                    found[card] += CARD if is_whole else charge_of(device, result)
+            devices = held_devices(status.allocation, self._inventory, is_whole=is_whole)
+            held = held_cards_of(ClaimRecord() if is_whole else self._records[key], devices)
+            is_complete = is_complete and held is not None
+            found += devices.cards if held is None else held
         uncounted = "" if is_complete and len(found) < 2 else _CLAIMS
         if not found:
             return HeldCards("", 0, uncounted) if uncounted else NO_CARDS
         card = min(found, key=lambda name: (-found[name], name))
         return HeldCards(card, found[card], uncounted)
 
-    def capacities(self) -> Iterator[tuple[PoolId, Mapping[tuple[str, str], int]]]:
+    def capacities(
+        self, card_labels: CardLabels = DEFAULT_CARD_LABELS
+    ) -> Iterator[tuple[PoolId, Mapping[tuple[str, str], int]]]:
         """Each pool that changed since the last call, with the thousandths that it provides by node and card.
 
         Node "": devices that several nodes reach. Partitions exclude each other: it counts what an empty pool can give.
         """
+        self._inventory.name_cards(card_labels.drivers)
         known = chain(self._yielded, self._inventory.pool_ids)
         pools = sorted({*self._inventory.changes.since(self._read, known)})
         self.forget_changes()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from capcard_sched.cel.program import Program
+from capcard_sched.devices.claim_record import ClaimRecord, read_record
 from capcard_sched.devices.selectors import compile_selector, qualified, read_attributes
 from capcard_sched.model.device_objects import (
     ALL,
@@ -68,6 +69,10 @@ class Claim(msgspec.Struct, frozen=True):
     content: bytes = b""
     #: Whether it has the devices for the extended resources of its owner.
     extended: bool = False
+    #: Uid of the pod for which it was reserved first; "" for none.
+    first_consumer: str = ""
+    #: Of its allocation.
+    record: ClaimRecord = ClaimRecord()
 
     @property
     def key(self) -> str:
@@ -90,6 +95,8 @@ def claim_facts(obj: ResourceClaimObject) -> Claim:
         meta.resource_version,
         content_of(obj.spec.devices),
         (meta.annotations or {}).get(EXTENDED_CLAIM) == "true",
+        next((each.uid for each in status.reserved_for or ()), ""),
+        read_record(meta.annotations or {}) if status.allocation is not None else ClaimRecord(),
     )
 
 

@@ -13,9 +13,15 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from capcard_sched.devices.inventory import PoolDevice
+    from capcard_sched.model.card_devices import CardDevice
     from capcard_sched.model.device_objects import AllocatedDevice
 
 NVIDIA_DRIVER: Final = "gpu.nvidia.com"
+
+
+def has_cards(driver: str, rules: Mapping[str, CardDevice]) -> bool:
+    """Whether devices of a driver are cards."""
+    return driver == NVIDIA_DRIVER or driver in rules
 
 
 def card_of(device: PoolDevice) -> str:
@@ -27,12 +33,18 @@ def card_of(device: PoolDevice) -> str:
 
 def _card_of(device: PoolDevice) -> str:
     driver = device.id[0]
+
+    def value(name: str) -> str:
+        found = attribute_value(device, name)
+        return str(found[1]) if found is not None else ""
+
     if driver != NVIDIA_DRIVER:
-        return ""
+        rule = device.content.cards.get(driver)
+        name = rule.card(value) if rule is not None else ""
+        return f"{name}/shared" if name and device.is_shared else name
 
     def text(name: str) -> str:
-        found = attribute_value(device, f"{driver}/{name}")
-        return str(found[1]) if found is not None else ""
+        return value(f"{driver}/{name}")
 
     product = "-".join(text("productName").split())
     names = {"gpu": product, "mig": f"{product}/mig-{text('profile')}-mixed", "vfio": f"{product}/vfio"}

@@ -11,10 +11,11 @@ from capcard_sched.devices.capacities import Capacities, parse_capacities
 from capcard_sched.devices.selectors import device_value, qualified
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Mapping
 
     from capcard_sched.cel.program import Program
     from capcard_sched.devices.selector_work import SelectorMeter
+    from capcard_sched.model.card_devices import CardDevice
     from capcard_sched.model.device_objects import SliceDevice
 
 
@@ -26,10 +27,12 @@ _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 class DeviceContent:
     """What selectors read of a device, and their results."""
 
-    __slots__ = ("_capacity", "_part", "_results", "attributes", "capacities", "name", "value")
+    __slots__ = ("_capacity", "_part", "_results", "attributes", "capacities", "cards", "name", "value")
 
-    def __init__(self, device: SliceDevice, driver: str) -> None:
+    def __init__(self, device: SliceDevice, driver: str, cards: Mapping[str, CardDevice]) -> None:
+        """`cards`: the rules of drivers, which may change."""
         self.attributes = device.attributes or {}
+        self.cards = cards
         self.capacities: Capacities | str = parse_capacities(device.capacity or {})
         try:
             self.value: dict[str, Any] | EvaluationError = device_value(device, driver)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
     from fractions import Fraction
 
+    from capcard_sched.model.card_devices import CardDevice
     from capcard_sched.model.device_objects import (
         DeviceClassObject,
         DeviceTaintRuleSpec,
@@ -149,6 +150,8 @@ class DeviceInventory:
         self._by_pool: dict[PoolId, dict[str, DeviceSlice]] = {}
         self._devices = 0  # in slices
         self._contents: dict[bytes, DeviceContent] = {}
+        #: Driver to the rule of its cards.
+        self.cards: dict[str, CardDevice] = {}
         #: The attributes of devices, without domains.
         self._attributes: set[str] = set()
         #: Those that plans read, for a version and the numbers of attributes and of names that plans read.
@@ -177,6 +180,18 @@ class DeviceInventory:
         if self._known_reads[0] != stamp:
             self._known_reads = stamp, frozenset(self._attributes & reads)
         return self._known_reads[1]
+
+    def name_cards(self, rules: Mapping[str, CardDevice]) -> None:
+        """Names the devices of some drivers by these rules. O(devices) if they are others than before."""
+        if rules == self.cards:
+            return
+        self.cards.clear()
+        self.cards.update(rules)
+        for each in self.slices.values():
+            for device in each.devices:
+                device.content.name = None
+        self._forget_contents()  # those of devices that are gone keep their name
+        self.changes.note(*self._by_pool)
 
     # --- objects ----------------------------------------------------------------------------------------------------
 
@@ -307,7 +322,7 @@ class DeviceInventory:
         key = _encode((driver, device.allow_multiple_allocations, device.attributes, device.capacity))
         found = self._contents.get(key)
         if found is None:
-            found = self._contents[key] = DeviceContent(device, driver)
+            found = self._contents[key] = DeviceContent(device, driver, self.cards)
             self._attributes.update(qualified(name, driver)[1] for name in found.attributes)
         return found
 

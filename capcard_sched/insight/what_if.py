@@ -30,7 +30,7 @@ from capcard_sched.model.timestamps import parse_timestamp, span
 from capcard_sched.model.trials import ChangedStranded, JobChange, PodCounts, RestartedPods, WhatIfReport
 from capcard_sched.model.workload import display_name
 from capcard_sched.simulation.clock import EPOCH, SECOND
-from capcard_sched.simulation.kinds import NODE
+from capcard_sched.simulation.kinds import NODE, RESOURCE_SLICE
 from capcard_sched.simulation.scenario import Entry, Origin, in_creation_order
 from capcard_sched.simulation.store import merged
 
@@ -183,6 +183,27 @@ def _copy_node(entries: dict[tuple[str, str, str], Entry], more: NodeCopies) -> 
             metadata["labels"] = {**labels, _HOSTNAME: name}
         node["metadata"] = {**metadata, "name": name}
         entries[NODE, "", name] = Entry(NODE, node, _ORIGIN)
+        _copy_slices(entries, more.template, name)
+
+
+def _copy_slices(entries: dict[tuple[str, str, str], Entry], template: str, name: str) -> None:
+    """Gives a copy of a node devices like those of the node: its ResourceSlices, in pools of its own."""
+    slices = [spec(entry.object) for key, entry in entries.items() if key[0] == RESOURCE_SLICE]
+    of_others = {_pool(each) for each in slices if each.get("nodeName") != template}
+    for entry in [entry for key, entry in entries.items() if key[0] == RESOURCE_SLICE]:
+        if spec(entry.object).get("nodeName") != template or _pool(spec(entry.object)) in of_others:
+            continue
+        found = copy.deepcopy(entry.object)
+        metadata = {key: value for key, value in meta(found).items() if key not in _ASSIGNED}
+        found["metadata"] = {**metadata, "name": f"{metadata['name']}-of-{name}"}
+        pool = spec(found).get("pool") or {}
+        renamed = name if pool.get("name") == template else f"{pool.get('name')}-of-{name}"
+        found["spec"] = {**spec(found), "nodeName": name, "pool": {**pool, "name": renamed}}
+        entries[RESOURCE_SLICE, "", found["metadata"]["name"]] = Entry(RESOURCE_SLICE, found, _ORIGIN)
+
+
+def _pool(of_slice: JsonObject) -> tuple[object, object]:
+    return of_slice.get("driver"), (of_slice.get("pool") or {}).get("name")
 
 
 def compare_runs(

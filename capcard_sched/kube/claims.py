@@ -1,8 +1,9 @@
 """PreBind of ResourceClaims: writes allocation and reservation before the pod is bound, and undoes them.
 
-The finalizer is written first, then allocation and reservation in one write: an allocation cannot be changed, only
-cleared together with all consumers. Every step carries the version that was read, and is idempotent. For devices with
-binding conditions, the PreBind is repeated until the driver reports them: it does not wait itself.
+The finalizer and the annotations of the charge are written first, then allocation and reservation in one write: an
+allocation cannot be changed, only cleared together with all consumers. Every step carries the version that was read,
+and is idempotent. For devices with binding conditions, the PreBind is repeated until the driver reports them: it does
+not wait itself.
 
 An allocation or spec with opaque parameters must not go through JSON, which changes their bytes (`protobuf`): such a
 claim is updated instead of patched, in its version that was read.
@@ -33,10 +34,11 @@ from capcard_sched.model.device_objects import EXTENDED_CLAIM, MAX_CONSUMERS, Re
 from capcard_sched.model.kinds import RESOURCE_API
 from capcard_sched.model.objects import ApiStruct, ObjectMeta
 from capcard_sched.model.ownership import controller_of_meta, owner_of
+from capcard_sched.model.reasons import FAILED_ALLOCATION
 from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from capcard_sched.kube.client import Client
     from capcard_sched.model.device_objects import AllocatedDevice, AllocatedDevices, Allocation, DeviceClaim
@@ -45,16 +47,19 @@ if TYPE_CHECKING:
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 #: Attempts at a write that conflicts with other writes.
 _ATTEMPTS: Final = 5
+#: Codes of writes that the API server, or a policy of it, rejects.
+_REJECTED: Final = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY})
 _KIND: Final = "ResourceClaim"
 _JSON: Final = "application/json"
 #: Characters of a field manager.
 _LONGEST_MANAGER: Final = 128
 _SILENT: Final = Observer()
-#: Fields of a ResourceClaim in protobuf: `metadata`, its `resourceVersion` and `finalizers`; `status`, its
-#: `reservedFor`; `resource`, `name` and `uid` of a consumer.
-_METADATA, _VERSION, _FINALIZERS = 1, 6, 14
+#: Fields of a ResourceClaim in protobuf: `metadata`, its `resourceVersion`, `annotations` and `finalizers`; `status`,
+#: its `reservedFor`; `resource`, `name` and `uid` of a consumer; key and value of an annotation.
+_METADATA, _VERSION, _ANNOTATIONS, _FINALIZERS = 1, 6, 12, 14
 _STATUS, _RESERVED = 3, 2
 _RESOURCE, _NAME, _UID = 3, 4, 5
+_KEY, _VALUE = 1, 2
 
 _encode = msgspec.json.Encoder().encode
 
@@ -74,8 +79,8 @@ class _Claim(ApiStruct, frozen=True, tag=_KIND, tag_field="kind"):
 class ClaimError(ApiError):
     """A claim cannot be allocated or reserved. Handled like a rejection of the binding (422)."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(422, "FailedAllocation", message)
+    def __init__(self, message: str, status: int = HTTPStatus.UNPROCESSABLE_ENTITY) -> None:
+        super().__init__(status, FAILED_ALLOCATION.code, message)
 
 
 async def reserve_claims(
@@ -135,13 +140,13 @@ class _Write(NamedTuple):
         path = object_path(_KIND, self.namespace, self.name, subresource)
         return await self._send(step, "PUT", path, body, PROTOBUF)
 
-    async def create(self, pod: Bind, wanted: ExtendedClaim) -> _Claim:
+    async def create(self, pod: Bind, wanted: ExtendedClaim, annotations: dict[str, str] | msgspec.UnsetType) -> _Claim:
         """Creates the claim for the extended resources of a pod. An earlier attempt may have created it."""
         owner = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid, "controller": True}
         metadata = {
             "name": self.name,
             "namespace": self.namespace,
-            "annotations": {EXTENDED_CLAIM: "true"},
+            "annotations": {EXTENDED_CLAIM: "true", **(annotations or {})},
             "finalizers": [FINALIZER],
             "ownerReferences": [owner],
         }
@@ -188,6 +193,8 @@ async def _repeat(write: _Write, bind: Bind, wanted: ClaimAllocation) -> _Claim:
         try:
             return await _reserve(write, bind, wanted)
         except RequestError as error:
+            if error.status in _REJECTED:
+                raise ClaimError(error.text, error.status) from error
             if error.status != HTTPStatus.CONFLICT or attempt == _ATTEMPTS:
                 raise
 
@@ -195,7 +202,7 @@ async def _repeat(write: _Write, bind: Bind, wanted: ClaimAllocation) -> _Claim:
 async def _reserve(write: _Write, bind: Bind, wanted: ClaimAllocation) -> _Claim:
     """The claim, allocated and reserved for the pod."""
     name = f"{bind.namespace}/{wanted.claim}"
-    claim = await (write.create(bind, wanted.extended) if wanted.extended else write.read())
+    claim = await (write.create(bind, wanted.extended, wanted.annotations) if wanted.extended else write.read())
     meta, status = claim.metadata, claim.status
     if wanted.extended and not (_is_owner(bind, claim) and claim.spec.devices == wanted.extended.spec):
         raise ClaimError(f"resourceclaim {name} exists, and is not that of the pod on node {bind.node}")
@@ -210,7 +217,7 @@ async def _reserve(write: _Write, bind: Bind, wanted: ClaimAllocation) -> _Claim
     if status.allocation is None:
         if wanted.allocation is None:
             raise ClaimError(f"resourceclaim {name} is not allocated any more")
-        version, step = await _protect(write, claim), "allocate"
+        version, step = await _protect(write, claim, wanted.annotations or {}), "allocate"
         stamp = format_timestamp(time.time())
         body["allocation"] = {**msgspec.to_builtins(wanted.allocation), "allocationTimestamp": stamp}
     elif wanted.allocation is not None and not _is_same(status.allocation, wanted.allocation):
@@ -240,17 +247,21 @@ def _is_owner(pod: Bind | ReleaseClaims, claim: _Claim) -> bool:
     return controller_of_meta(claim.metadata) == owner_of(pod.namespace, "v1", "Pod", pod.name, pod.uid)
 
 
-async def _protect(write: _Write, claim: _Claim) -> str:
-    """Adds the finalizer. Returns the version of the claim."""
-    known = claim.metadata.finalizers or ()
-    if FINALIZER in known:
-        return claim.metadata.resource_version
-    version = claim.metadata.resource_version
+async def _protect(write: _Write, claim: _Claim, annotations: Mapping[str, str]) -> str:
+    """Adds the finalizer, and the annotations of the allocation. Returns the version of the claim."""
+    meta = claim.metadata
+    known, present = meta.finalizers or (), meta.annotations or {}
+    missing = {key: value for key, value in annotations.items() if present.get(key) != value}
+    finalizers = [] if FINALIZER in known else [FINALIZER]
+    version = meta.resource_version
+    if not finalizers and not missing:
+        return version
     if _is_opaque(claim.spec.devices):
-        added = message(_METADATA, message(_FINALIZERS, FINALIZER))
+        entries = [message(_KEY, key) + message(_VALUE, value) for key, value in missing.items()]
+        added = message(_METADATA, message(_ANNOTATIONS, *entries) + message(_FINALIZERS, *finalizers))
         response = await write.update("protect", version, lambda found: found + added)
     else:
-        metadata = {"resourceVersion": version, "finalizers": [*known, FINALIZER]}
+        metadata = {"resourceVersion": version, "finalizers": [*known, *finalizers], "annotations": missing}
         response = await write.patch("protect", {"metadata": metadata})
     return msgspec.json.decode(response, type=_Claim).metadata.resource_version
 

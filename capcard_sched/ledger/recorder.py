@@ -155,7 +155,7 @@ class LedgerRecorder:
         for delta in deltas:
             if claim := self._claimed.apply(delta):
                 found |= self._unclear.pop_of(claim)
-        for pool, provided in self._claimed.capacities():
+        for pool, provided in self._claimed.capacities(self._card_labels):
             self._capacity.set_pool(pool, provided)
         return found
 

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from capcard_sched.model.card_devices import CardDevice
+
 NVIDIA: Final = "nvidia.com"
 WHOLE_NVIDIA: Final = "nvidia.com/gpu"
 MPS_RESOURCE: Final = "nvidia.com/gpu.shared"
@@ -53,12 +55,20 @@ class CardLabels:
     Equal content gives equal objects: results of discovery are cached by it.
     """
 
-    __slots__ = ("_key", "given", "keys", "shares")
+    __slots__ = ("_key", "drivers", "given", "keys", "shares")
 
     def __init__(
-        self, given: Mapping[str, str | tuple[str, ...]] | None = None, shares: Collection[str] = frozenset()
+        self,
+        given: Mapping[str, str | tuple[str, ...]] | None = None,
+        shares: Collection[str] = frozenset(),
+        devices: Collection[CardDevice] = (),
     ) -> None:
-        """`given`: resource to its label or labels; `shares`: resources of shared devices, which are no cards."""
+        """`given`: resource to its label or labels; `shares`: resources of shared devices, which are no cards.
+
+        `devices`: the rules for the devices of ResourceSlices.
+        """
+        #: Driver of ResourceSlices to the rule for its devices.
+        self.drivers = {each.driver: each for each in devices}
         #: Resource to the labels of the argument.
         self.given = {
             name: (labels,) if isinstance(labels, str) else tuple(labels) for name, labels in (given or {}).items()
@@ -66,7 +76,7 @@ class CardLabels:
         self.shares = frozenset(shares)
         #: Every label that names a model, besides `<resource>.product`.
         self.keys = frozenset(label for table in (self.given, VENDOR_LABELS) for row in table.values() for label in row)
-        self._key = tuple(sorted(self.given.items())), self.shares
+        self._key = tuple(sorted(self.given.items())), self.shares, tuple(self.drivers.values())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CardLabels) and self._key == other._key
@@ -76,7 +86,9 @@ class CardLabels:
 
     def without(self, shares: Collection[str]) -> CardLabels:
         """The same, with these resources of shared devices."""
-        return self if self.shares == frozenset(shares) else CardLabels(self.given, shares)
+        if self.shares == frozenset(shares):
+            return self
+        return CardLabels(self.given, shares, self.drivers.values())
 
     def is_device(self, resource: str) -> bool:
         """Whether the resource counts cards on every node that has it, with and without labels."""

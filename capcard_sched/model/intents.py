@@ -46,6 +46,8 @@ class ClaimAllocation(msgspec.Struct, frozen=True):
     timeout: int = 600
     #: Unset for a claim that its user, or a controller, creates.
     extended: ExtendedClaim | msgspec.UnsetType = msgspec.UNSET
+    #: Annotations of the claim to write before the allocation; unset without one.
+    annotations: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Bind(_Intent, frozen=True):

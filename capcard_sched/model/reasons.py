@@ -233,6 +233,7 @@ DEVICE_ALLOCATED_TWICE = Reason(
     "DeviceAllocatedTwice",
     "devices are allocated to other ResourceClaims, too: {detail}; two schedulers must not allocate from one pool",
 )
+FAILED_ALLOCATION = Reason("FailedAllocation", "{detail}")
 BINDING_CONDITIONS_PENDING = Reason(
     "BindingConditionsPending",
     "the pod is bound when its devices are ready: {detail}",

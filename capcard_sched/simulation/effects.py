@@ -232,8 +232,7 @@ class IntentExecutor:
         for claim in intent.claims or ():
             if claim.extended:
                 create_claim(self._store, intent, claim, pod)
-            allocation = None if claim.allocation is None else msgspec.to_builtins(claim.allocation)
-            reserve_claim(self._store, intent.namespace, claim.claim, allocation, pod)
+            reserve_claim(self._store, intent.namespace, claim, pod)
         if not (intent.claims and self._waiting.add(intent)):
             self._finish_bind(intent)
 

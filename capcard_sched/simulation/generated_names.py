@@ -31,7 +31,7 @@ _PREFIX_CHARACTERS: Final = 58
 
 def generate_names(documents: Iterable[ManifestDocument]) -> None:
     """Set the missing names in all documents, also inside Lists and operations of Scenarios; names are unique."""
-    places = [place for document in documents for place in _objects(document.value)]
+    places = [place for document in documents for place in object_places(document.value)]
     unnamed = [place for place in places if _prefix(place[0])]
     if not unnamed:
         return
@@ -48,7 +48,8 @@ def generate_names(documents: Iterable[ManifestDocument]) -> None:
         replace({**obj, "metadata": {**obj["metadata"], "name": name}})
 
 
-def _objects(value: Any) -> Iterator[Place]:
+def object_places(value: Any) -> Iterator[Place]:
+    """The objects of a document, also inside Lists and operations of Scenarios."""
     if not isinstance(value, dict):
         return
     spec = value.get("spec")
@@ -66,7 +67,7 @@ def _objects(value: Any) -> Iterator[Place]:
 
 def _inside(holder: Any, key: Any, value: Any) -> Iterator[Place]:
     """The objects of an entry of a list or mapping; an object is replaced, since aliases of YAML share it."""
-    found = list(_objects(value))
+    found = list(object_places(value))
     if len(found) == 1 and found[0][0] is value:
         yield value, lambda new: holder.__setitem__(key, new)
     else:

@@ -14,6 +14,7 @@ DISRUPTION_BUDGET: Final = "PodDisruptionBudget"
 STORAGE_CLASS: Final = "StorageClass"
 VOLUME: Final = "PersistentVolume"
 RESOURCE_CLAIM: Final = "ResourceClaim"
+RESOURCE_SLICE: Final = "ResourceSlice"
 CLAIM_TEMPLATE: Final = "ResourceClaimTemplate"
 
 SIMULATION_API: Final = "simulation.capcard-sched.io/v1alpha1"

@@ -20,11 +20,12 @@ from capcard_sched.controllers.objects import (
     annotations_of,
 )
 from capcard_sched.model.annotations import CARD_QUOTA
-from capcard_sched.model.kinds import KIND_BY_NAME, group_of, is_native, kind_of
+from capcard_sched.model.kinds import KIND_BY_NAME, RESOURCE_API, group_of, is_native, kind_of
 from capcard_sched.model.kube_groups import KUBE_API
 from capcard_sched.model.provisioning import POD_TEMPLATE, PROVISIONING_REQUEST
 from capcard_sched.model.quoting import plural, shown
 from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
+from capcard_sched.simulation.former_versions import V1BETA1, read_former_versions
 from capcard_sched.simulation.generated_names import generate_names
 from capcard_sched.simulation.kinds import (
     NAMESPACE,
@@ -98,9 +99,12 @@ def read_scenario(
             found.append(document)  # noqa: PERF402 - those before an error are kept
     except ManifestError as error:
         unreadable.append(InputProblem(Origin(error.source, error.number), error.problem))
+    former = read_former_versions(found)
     generate_names(found)
     for document in found:
         loader.add(document)
+    for document, obj in former:
+        loader.warn_of_version(Origin(document.source, document.number), obj)
     loader.report_unknown_fields()
     loader.problems += unreadable
     loader.check_names(existing_queues)
@@ -216,6 +220,11 @@ class _ScenarioReader:
             self._report(origin, obj, [Finding("error", "apiVersion", text)])
             return None
         return kind
+
+    def warn_of_version(self, origin: Origin, obj: JsonObject) -> None:
+        """A claim or template of a version that is read as the current one."""
+        text = f"{V1BETA1} is read as {RESOURCE_API}, with the fields of requests in exactly"
+        self.warnings.append(InputProblem(origin, text, _title(obj), "apiVersion"))
 
     def _report(self, origin: Origin, obj: JsonObject, problems: Iterable[Finding]) -> None:
         for problem in problems:

@@ -342,6 +342,7 @@ class ClusterState:
     @card_labels.setter
     def card_labels(self, labels: CardLabels) -> None:
         self._card_labels = labels.without(self.shares)
+        self.devices.name_cards(labels.drivers)
 
     def cards_of(self, node: Node) -> dict[str, tuple[int, str]]:
         """Card of a node to (thousandths, resource name), sorted by card. O(labels + resources)."""

@@ -144,7 +144,8 @@ class DeviceTable:
         for claim in held:
             left = claim.consumers - {pod}
             allocation = claim.allocation if left else None
-            self._change(msgspec.structs.replace(claim, consumers=left, allocation=allocation))
+            first = claim.first_consumer if claim.first_consumer in left else min(left, default="")
+            self._change(msgspec.structs.replace(claim, consumers=left, allocation=allocation, first_consumer=first))
 
     def _change(self, claim: Claim) -> None:
         serial = self.ledger.future.changes.serial

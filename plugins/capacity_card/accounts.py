@@ -8,6 +8,7 @@ from capcard_sched.plugins.capacity_card.card_inventory import CardInventory
 from capcard_sched.plugins.capacity_card.cards import CardDemands
 from capcard_sched.plugins.capacity_card.ledger import Ledger
 from capcard_sched.plugins.capacity_card.minimum import Minimum
+from capcard_sched.plugins.capacity_card.shared_claims import SharedClaims
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,8 +26,9 @@ class CardAccounts:
         self.arguments = arguments
         self.inventory = CardInventory()
         self.demands = CardDemands(arguments, self.inventory)
-        self.minimum = Minimum(arguments, self.inventory, self.demands)
-        self.ledger = Ledger(arguments, self.inventory, self.demands, self.minimum)
+        self.shared = SharedClaims(self.demands)
+        self.minimum = Minimum(arguments, self.inventory, self.shared)
+        self.ledger = Ledger(arguments, self.inventory, self.shared, self.minimum)
         #: The number of sessions in which cards got other resource names.
         self.renames = 0
 

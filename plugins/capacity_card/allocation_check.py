@@ -32,7 +32,7 @@ class AllocationCheck:
     """Refuses pods beyond a quota."""
 
     def __init__(self, accounts: CardAccounts, selection: CardSelection, refusals: QuotaRefusals) -> None:
-        self._accounts, self._demands, self._ledger = accounts, accounts.demands, accounts.ledger
+        self._accounts, self._shared, self._ledger = accounts, accounts.shared, accounts.ledger
         self._selection, self._refusals = selection, refusals
         #: The refusals of the session and of earlier ones that still hold.
         self._refusal_of: Callable[[Task, str], Refusal | None] = lambda *_: None
@@ -44,7 +44,11 @@ class AllocationCheck:
         return self._grant("allocatable", queue, [task]).refusal
 
     def allocatable_many(self, queue: Queue, profile: PodSignature, tasks: Sequence[Task]) -> Grant:
-        return self._grant("allocatable", queue, tasks)
+        demand = self._shared.demand(tasks[0])
+        if not demand.shared and not demand.ranges:
+            return self._grant("allocatable", queue, tasks)
+        first = self._grant("allocatable", queue, tasks[:1])  # the others may be charged less
+        return first if first.refusal is not None else msgspec.structs.replace(first, count=len(tasks), at_once=1)
 
     def preemptive(self, queue: Queue, task: Task) -> Refusal | None:
         """Checks the queue's own limits: evictions below a full ancestor free its quota, which `allocatable` checks."""
@@ -72,7 +76,7 @@ class AllocationCheck:
             )
             for one in account.limiting
         ]
-        return self._accounts.renames, queue.is_open, limits, groups, held, *above
+        return self._accounts.renames, self._accounts.shared.version, queue.is_open, limits, groups, held, *above
 
     def _grant(self, hook: QuotaHook, queue: Queue, tasks: Sequence[Task]) -> Grant:
         """How many tasks of one class fit one after the other. O(alternatives x ancestors with a quota).
@@ -85,7 +89,7 @@ class AllocationCheck:
             return Grant(0, self._refusals.unknown_queue(hook, queue.name))
         if not queue.is_open:
             return Grant(0, self._refusals.not_open(hook, queue, task=task.name))
-        demand = self._demands.of(task.cls)
+        demand = self._shared.demand(task)
         if demand.postponed:
             return Grant(0, self._refusals.postponed(hook, queue.name, demand.error))
         if demand.error:
@@ -93,7 +97,7 @@ class AllocationCheck:
         several = demand.several and demand.amount > 0
         bounds = [
             bound
-            for key, amount in (demand.claim.amounts[:-1] if several else demand.claim.amounts)
+            for key, amount in _least(demand)
             if ledger.free(account, key, own=own) < amount * wanted
             for bound in ledger.bounds(account, key, amount, own=own)
         ]
@@ -106,8 +110,9 @@ class AllocationCheck:
             indexes = self._selection.indexes(demand, choice.usable)
             limits = self._limits(account, demand, choice, own=own)
             if not ledger.same_card:
+                least = min(map(demand.least, choice.alternatives))
                 fitting = account.joint_pods(
-                    choice.alternatives, limits, demand.amount, nominating=self._refusals.is_nominating, own=own
+                    choice.alternatives, limits, least, nominating=self._refusals.is_nominating, own=own
                 )
                 at_once = wanted if fitting == sum(limits) else 1  # the next pod may take any alternative
             else:
@@ -128,8 +133,10 @@ class AllocationCheck:
 
     def _limits(self, account: QueueAccount, demand: CardDemand, choice: CardChoice, *, own: bool) -> tuple[int, ...]:
         """How many more pods fit the quota of each alternative; 0 for a closed one."""
-        free, amount, usable = self._ledger.free, demand.amount, choice.usable
-        return tuple([free(account, card, own=own) // amount if card in usable else 0 for card in choice.alternatives])
+        free, least, usable = self._ledger.free, demand.least, choice.usable
+        return tuple(
+            [free(account, card, own=own) // least(card) if card in usable else 0 for card in choice.alternatives]
+        )
 
     def _claim_shortage(
         self, account: QueueAccount, demand: CardDemand, alternatives: tuple[str, ...], ahead: int
@@ -141,9 +148,19 @@ class AllocationCheck:
         """
         options = []
         for card in alternatives:
-            bounds = self._ledger.bounds(account, card, demand.amount)
+            bounds = self._ledger.bounds(account, card, demand.least(card))
             fitting, reached = tightest(bounds, ahead + 1)
             options.append(shortage_at(reached or bounds, min(ahead, fitting)))
         last = next((option for option in reversed(options) if option.queue != account.name), options[-1])
         figures = Figures(demand.claim.card, demand.amount, last.figures.total, last.figures.limit)
         return last._replace(figures=figures, alternatives=tuple([option.figures for option in options]))
+
+
+def _least(demand: CardDemand) -> Sequence[tuple[str, int]]:
+    """The least amounts that a pod is charged whatever its devices; without the cards among which it chooses."""
+    if demand.several and demand.amount > 0:
+        return demand.claim.amounts[:-1]
+    if not demand.ranges:
+        return demand.claim.amounts
+    least = demand.least(demand.claim.card)
+    return (*demand.claim.amounts[:-1], *([(demand.claim.card, least)] if least else []))

@@ -8,6 +8,7 @@ import msgspec
 
 from capcard_sched.framework.api.arguments import LENIENT
 from capcard_sched.model.annotations import SERVICE_TYPE
+from capcard_sched.model.card_devices import CardDevice
 
 if TYPE_CHECKING:
     from capcard_sched.model.job import Job
@@ -40,6 +41,8 @@ class CapacityCardArguments(msgspec.Struct, frozen=True, rename="camel"):
     unnamed_cards: Literal["ignore", "infer", "deny"] = "ignore"
     #: Device resource to the node label, or labels, that name its model; the first label with a value counts.
     card_labels: dict[str, str | tuple[str, ...]] = {}
+    #: Devices of ResourceSlices that are cards: a driver, the attributes that are the name, and a suffix of it.
+    card_devices: tuple[CardDevice, ...] = ()
     #: The quota of queues without `volcano.sh/card.quota`: 0 of every card, or no limit.
     queues_without_card_quota: Literal["none", "unlimited"] = "none"
     #: Only `inference` may reclaim cards from other queues; otherwise unknown types may too.

@@ -11,10 +11,10 @@ from capcard_sched.model.cards import CARD, CardSyntaxError, parse_card_name
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.plugins.capacity_card.card_inventory import first_usable
 from capcard_sched.plugins.capacity_card.charge import CPU_KEY, MEMORY_KEY, Charge
-from capcard_sched.plugins.capacity_card.claim_cards import ClaimCards, ClaimDemand
+from capcard_sched.plugins.capacity_card.claim_cards import ClaimCards, ClaimDemand, Ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from capcard_sched.framework.api.node_view import Rows
     from capcard_sched.framework.session.session import Session
@@ -67,9 +67,15 @@ class CardDemand:
     absent: CardDemand | None = None
     #: Whether a later session computes the amount; `error` has the reason.
     postponed: bool = False
+    #: The part of the amount of each claim that pods may share: one of them is charged it.
+    shared: tuple[tuple[str, int], ...] = ()
+    #: The least and the most thousandths of each card; {} if they are equal. `amount` is an upper bound then.
+    ranges: Ranges = field(default_factory=dict)
+    shared_ranges: Mapping[str, Ranges] = field(default_factory=dict)
     amount: int = field(init=False)
     several: bool = field(init=False)
     _fixed: dict[tuple[str, int], Charge] = field(init=False, default_factory=dict)
+    _reduced: dict[tuple[str, tuple[str, ...]], CardDemand] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.amount = self.claim.amount
@@ -84,6 +90,30 @@ class CardDemand:
         if charge is None:
             charge = self._fixed[card, amount] = claim.with_card(card, amount)
         return charge
+
+    def least(self, card: str) -> int:
+        """The least amount that pods are charged of a card."""
+        return self.ranges[card][0] if card in self.ranges else self.amount
+
+    def reduced(self, card: str, paid: tuple[str, ...]) -> CardDemand:
+        """The demand beside claims of a card, by key, that other pods are charged for."""
+        found = self._reduced.get((card, paid))
+        if found is None:
+            parts = [self.shared_ranges[key].get(card, (0, 0)) for key in paid]
+            least, most = self.ranges.get(card, (self.amount, self.amount))
+            least, most = least - sum(part[0] for part in parts), most - sum(part[1] for part in parts)
+            claim, ranges = self.claim.with_card(card, most), {card: (least, most)} if least < most else {}
+            found = CardDemand(
+                claim, (card,), (card,), "", "", by_claims=True, shared=self.shared, ranges=ranges,
+                shared_ranges=self.shared_ranges,
+            )  # fmt: skip
+            self._reduced[card, paid] = found
+        return found
+
+    def refused(self, error: str) -> CardDemand:
+        """The demand of a pod whose claims cannot be charged to its queue."""
+        claim = self.claim.with_card(self.claim.card, 0)._replace(complete=False)
+        return CardDemand(claim, self.names, (), error, "", by_claims=True)
 
 
 class CardDemands:
@@ -185,12 +215,9 @@ class CardDemands:
         """
         cls, demand = task.cls, self.of(task.cls)
         if demand.by_claims:
-            if before is not None and not moved and before.card:
+            if before is not None and not moved and before.card and not demand.shared:
                 return demand.on(before.card, before.amount)
-            if not demand.several:
-                return demand.claim
-            cards = demand.alternatives
-            return demand.on(task.assigned_card if task.assigned_card in cards else cards[0], demand.amount)
+            return self._by_claims(task, demand)
         charged = before is not None and bool(before.card)
         named = charged or bool(_card_name(cls)) or bool(task.assigned_card)
         if not named and self._arguments.unnamed_cards == "ignore":
@@ -207,6 +234,27 @@ class CardDemands:
         if amount:
             return demand.on(recorded, amount)
         return demand.on(found.card, found.amount) if found is not None else demand.claim
+
+    def _by_claims(self, task: Task, demand: CardDemand) -> Charge:
+        """The charge of a pod by its claims: that of their devices, once it has them."""
+        cards = demand.alternatives
+        if demand.ranges and (held := self.claims.amounts(task)) is not None:
+            card = next((card for card in cards if card in held), cards[0])
+            return demand.on(card, held.get(card, 0))
+        if not demand.several:
+            return demand.claim
+        return demand.on(task.assigned_card if task.assigned_card in cards else cards[0], demand.amount)
+
+    def own_part(self, demand: CardDemand, charge: Charge) -> Charge:
+        """The charge of a pod without its claims that pods may share."""
+        if not demand.shared:
+            return charge
+        return demand.on(charge.card, max(0, charge.amount - sum(self.part(demand, key) for key, _ in demand.shared)))
+
+    def part(self, demand: CardDemand, key: str) -> int:
+        """The part of the charge of a pod for a claim that pods may share."""
+        held = self.claims.amount(key)
+        return dict(demand.shared).get(key, 0) if held is None else held
 
     def _recorded_card(self, task: Task, demand: CardDemand) -> str:
         """The card by the annotations of a bound pod, also one that no node offers any more; "" for none."""
@@ -265,9 +313,10 @@ class CardDemands:
         names: tuple[str, ...] = ()
         alternatives: tuple[str, ...] = ()
         amount, error, unnamed, inferred, by_claims, postponed = 0, "", "", False, False, False
+        claimed = ClaimDemand()
         try:
             names = parse_card_name(written)
-            claimed = self._claimed(cls) if cls.claims else ClaimDemand()
+            claimed = self._claimed(cls) if cls.claims else claimed
             if postponed := claimed.postponed:
                 self._postponed.setdefault(cls.namespace, {})[cls] = None
                 if self._session is not None:
@@ -305,7 +354,11 @@ class CardDemands:
         absent = None
         if error and names and not by_claims and not any(map(self._inventory.resources_of, names)):
             absent = self._absent(cls, names, amounts, shares)
-        return CardDemand(claim, names, alternatives, error, unnamed, inferred, by_claims, absent, postponed)
+        is_open = not error and any(bounds != (amount, amount) for bounds in claimed.ranges.values())
+        return CardDemand(
+            claim, names, alternatives, error, unnamed, inferred, by_claims, absent, postponed,
+            () if error else claimed.shared, claimed.ranges if is_open else {}, claimed.shared_ranges,
+        )  # fmt: skip
 
     def _claimed(self, cls: TaskClass) -> ClaimDemand:
         for each in cls.claims:

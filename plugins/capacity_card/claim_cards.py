@@ -1,19 +1,21 @@
 """The cards that the ResourceClaims of a pod request: the same quota as for cards of a device plugin.
 
 The card of a device follows from its attributes. A request that devices of several models match accepts each of them,
-like `card.name: A|B`; the devices of one pod are of one card. What would leave the amount of the charge open until a
-node is chosen, or would charge a shared claim to one of its pods, is refused by name.
+like `card.name: A|B`; the devices of one pod are of one card. Where their number depends on the node, as with
+`allocationMode: All`, a pod needs quota for the least of it, and is charged the devices that it gets. Claims that pods
+name by `resourceClaimName` are charged once (`shared_claims`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from capcard_sched.devices.claim_record import held_cards_of, held_devices
 from capcard_sched.devices.claims import AllocationError, Claim
-from capcard_sched.devices.device_card import NVIDIA_DRIVER, card_of, charge_of
+from capcard_sched.devices.device_card import has_cards
 from capcard_sched.devices.extended_resources import extended_claim_name
 from capcard_sched.devices.inventory import DeviceInventory
 from capcard_sched.devices.selector_work import MOST_STEPS, EvaluationsPostponedError
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 _MOST_CONTENTS: Final = 4096
 #: Devices that the selectors of the claims of one namespace are compared with in one session: about one CPU second.
 MOST_COMPARED: Final = 50_000
+#: Card to the least and the most thousandths of it.
+Ranges: TypeAlias = "Mapping[str, tuple[int, int]]"
 _UNKNOWN_CARDS: Final = "the cards of claim {name} are not known yet: the selectors of namespace {namespace} {compared}"
 
 
@@ -55,12 +59,17 @@ class ClaimDemand(NamedTuple):
 
     #: The cards that serve all requests, preferred first; () without cards.
     cards: tuple[str, ...] = ()
-    #: Thousandths of the one that the pod gets.
+    #: Thousandths of the one that the pod gets, at most; of several cards the least of these.
     amount: int = 0
     #: Why the charge cannot be computed; "" when it can.
     error: str = ""
     #: Whether the next session is to compute it.
     postponed: bool = False
+    #: The part of `amount` of each claim that pods may share, by `namespace/name`.
+    shared: tuple[tuple[str, int], ...] = ()
+    #: The least and the most thousandths of each card, for the pod and for each of these claims.
+    ranges: Ranges = {}
+    shared_ranges: Mapping[str, Ranges] = {}
 
 
 class _CardRequest(NamedTuple):
@@ -68,8 +77,8 @@ class _CardRequest(NamedTuple):
 
     #: Each serves the request alone, preferred first.
     cards: tuple[str, ...]
-    #: Thousandths.
-    amount: int
+    #: The least and the most thousandths that it gets of each.
+    ranges: Ranges
 
 
 class ClaimCards:
@@ -151,16 +160,39 @@ class ClaimCards:
 
     def held(self, task: Task) -> str:
         """The card of the devices that the claims of a pod hold, written or assumed; "" for none. O(their pools)."""
-        session, found = self._session, Counter[str]()
-        if session is not None:
-            for key in _keys(task):
-                allocation = session.snapshot.claims.allocation(key)
-                for result in (allocation.devices.results or ()) if allocation is not None else ():
-                    device = session.snapshot.devices.device((result.driver, result.pool, result.device))
-                    if device is not None and not result.admin_access:
-                        found[card_of(device)] += 1
-        del found[""]
+        found = Counter[str]()
+        for key in _keys(task):
+            found.update(self._assigned(key) or {})
         return max(found, key=lambda card: found[card], default="")
+
+    def amounts(self, task: Task) -> Mapping[str, int] | None:
+        """The thousandths by card that the claims of a pod hold, written or assumed; None if one has no devices."""
+        found = Counter[str]()
+        for key in dict.fromkeys(f"{task.namespace}/{each.claim}" for each in task.cls.claims if each.claim):
+            if (held := self._assigned(key)) is None:
+                return None
+            found.update(held)
+        return found
+
+    def amount(self, key: str) -> int | None:
+        """The thousandths of cards that a claim holds, written or assumed; None for a claim without devices."""
+        held = self._assigned(key)
+        return sum(held.values()) if held is not None else None
+
+    def _assigned(self, key: str) -> Counter[str] | None:
+        session = self._session
+        allocation = session.snapshot.claims.allocation(key) if session is not None else None
+        if session is None or allocation is None:
+            return None
+        devices, claim = held_devices(allocation, session.snapshot.devices), self._claims.get(key)
+        if claim is None or claim.allocation is None:
+            return devices.cards
+        return held_cards_of(claim.record, devices) or devices.cards
+
+    def queue_of(self, key: str) -> str:
+        """The queue for which a claim was allocated; "" for one that is not, or by another scheduler."""
+        claim = self._claims.get(key)
+        return claim.record.queue if claim is not None else ""
 
     def of(self, cls: TaskClass) -> ClaimDemand:
         return self.demand(cls.namespace, cls.claims, accepted_cards(cls.annotations))
@@ -168,9 +200,16 @@ class ClaimCards:
     def demand(self, namespace: str, claims: Iterable[PodClaim], names: tuple[str, ...] = ()) -> ClaimDemand:
         """The demand of a pod with these claims. `names`: the cards that it accepts; () for all."""
         requests: list[_CardRequest] = []
+        shared: dict[str, list[_CardRequest]] = {}
         try:
             for each in claims:
-                requests += self._claimed(namespace, each, names)
+                key = "" if each.template else f"{namespace}/{each.claim}"
+                if key in shared:
+                    continue
+                found = self._claimed(namespace, each, names)
+                requests += found
+                if found and key:
+                    shared[key] = found
         except AllocationError as error:
             return ClaimDemand(error=str(error), postponed=isinstance(error, _PostponedError))
         if not requests:
@@ -179,7 +218,11 @@ class ClaimCards:
         if not cards:
             listed = ", ".join(sorted({"|".join(each.cards) for each in requests}))
             return ClaimDemand(error=f"resourceClaims of cards <{listed}> together are not supported")
-        return ClaimDemand(cards, sum(each.amount for each in requests))
+        ranges = _sums(requests, cards)
+        of_shared = {key: _sums(found, cards) for key, found in shared.items()}
+        least = min(cards, key=lambda card: ranges[card][1])
+        parts = tuple([(key, each[least][1]) for key, each in of_shared.items()])
+        return ClaimDemand(cards, ranges[least][1], "", False, parts, ranges, of_shared)
 
     def nameless(self, namespace: str, claims: Iterable[PodClaim]) -> Iterator[str]:
         """One GPU that each of these claims may get and that is no card, for want of attributes."""
@@ -190,7 +233,7 @@ class ClaimCards:
             for card, device in self._devices.all:
                 if (
                     not card
-                    and device.id[0] == NVIDIA_DRIVER
+                    and has_cards(device.id[0], device.content.cards)
                     and any(may_match(request, device) for request in requests)
                 ):
                     yield "/".join(device.id[1:])
@@ -201,8 +244,7 @@ class ClaimCards:
         claim = claim_of(namespace, each, self._claims, self._templates)
         if claim is None:
             return []
-        allocated = self._allocated(namespace, each)
-        if allocated and each.template:
+        if allocated := self._allocated(namespace, each):
             return allocated
         found = self._requests.get((claim.content, names))
         if found is None:
@@ -224,13 +266,7 @@ class ClaimCards:
             if len(self._requests) >= _MOST_CONTENTS:
                 self._requests.clear()
             self._requests[claim.content, names] = found
-        if found and not each.template:
-            listed = ", ".join(dict.fromkeys("|".join(request.cards) for request in found))
-            raise AllocationError(
-                f"resourceClaimName {each.claim} of card <{listed}> is not supported with card quotas: "
-                "use resourceClaimTemplateName"
-            )
-        return allocated or found
+        return found
 
     def _cards_of(self, claim: Claim, names: tuple[str, ...]) -> list[_CardRequest] | None:
         """The requests of a claim for cards; None without a plan. Raises EvaluationsPostponedError."""
@@ -248,14 +284,9 @@ class ClaimCards:
         claim, session = self._claims.get(f"{namespace}/{each.claim}"), self._session
         if claim is None or claim.allocation is None or session is None:
             return []
-        found = Counter[str]()
-        for result in claim.allocation.devices.results or ():
-            device = session.snapshot.devices.device((result.driver, result.pool, result.device))
-            if device is None:
-                return []
-            if not result.admin_access:
-                found[card_of(device)] += charge_of(device, result)
-        return [_CardRequest((card,), amount) for card, amount in found.items() if card]
+        devices = held_devices(claim.allocation, session.snapshot.devices)
+        found: Mapping[str, int] = held_cards_of(claim.record, devices) or {}
+        return [_CardRequest((card,), {card: (amount, amount)}) for card, amount in found.items()]
 
     def _requested(
         self,
@@ -265,23 +296,34 @@ class ClaimCards:
         meter: SelectorMeter | None,
     ) -> _CardRequest | None:
         """What one request requests of cards; None for no cards. Alternatives without any device do not count."""
-        amounts: set[int] = set()
-        cards: list[str] = []
+        ranges: dict[str, tuple[int, int]] = {}
+        is_free = False  # whether an alternative costs none
+        without = ""  # one without a device of the accepted cards
         for request in alternatives:
-            found = self._matching(request, names, meter) if not request.admin_access else {}
-            cards += [card for card in found if card]
-            amounts |= {request.devices * charge for charges in found.values() for charge in charges}
-        if len(amounts) > 1:
-            text = "firstAvailable with different counts of cards is not supported with card quotas"
-            if len(alternatives) == 1:
-                text = (
-                    f"its share differs between devices of <{', '.join(sorted(set(cards)))}>, which card quotas do not "
-                    "support: select devices of equal capacity by a selector or volcano.sh/card.name"
-                )
-            raise AllocationError(f"claim {plan.key}, request {alternatives[0].parent}: {text}")
-        if names:
-            cards.sort(key=names.index)
-        return _CardRequest(tuple(dict.fromkeys(cards)), amounts.pop()) if cards else None
+            if request.admin_access:
+                is_free = True
+                continue
+            matching = self._matching(request, names, meter)
+            if not matching and any(self._devices.matching(request, meter)):
+                without = without or request.name
+            for card, charges in matching.items():
+                if not card:
+                    is_free = True
+                    continue
+                if request.all_devices:
+                    amounts = self._devices.of_nodes(request, meter)[card]
+                else:
+                    amounts = request.devices * min(charges), request.devices * max(charges)
+                known = ranges.get(card, amounts)
+                ranges[card] = min(known[0], amounts[0]), max(known[1], amounts[1])
+        if not ranges and without and not is_free:
+            raise AllocationError(f"no device of card <{'|'.join(names)}> matches request {without}")
+        if not ranges:
+            return None
+        cards = sorted(ranges, key=names.index) if names else list(ranges)
+        if is_free:
+            ranges = {card: (0, most) for card, (_, most) in ranges.items()}
+        return _CardRequest(tuple(cards), ranges)
 
     def _matching(
         self, request: RequestPlan, names: tuple[str, ...], meter: SelectorMeter | None
@@ -293,8 +335,6 @@ class ClaimCards:
         cards = self._devices.matching(request, meter)
         if names and any(cards):
             accepted = {card: charges for card, charges in cards.items() if card in names}
-            if not accepted:
-                raise AllocationError(f"no device of card <{'|'.join(names)}> matches request {request.name}")
             cards = {**accepted, **({"": {0}} if self._devices.others_match(request, meter) else {})}
         if not any(cards):
             return {card: {0} for card in cards}
@@ -304,9 +344,13 @@ class ClaimCards:
                 f"request {request.name} matches devices of card <{listed}> and devices that are no card, which is not "
                 "supported with card quotas: select either by their attributes"
             )
-        if request.all_devices:
-            raise AllocationError(f"request {request.name}: allocationMode All is not supported with card quotas")
         return cards
+
+
+def _sums(requests: Iterable[_CardRequest], cards: tuple[str, ...]) -> Ranges:
+    """The least and the most thousandths that requests get of each card together."""
+    of = [each.ranges for each in requests]
+    return {card: (sum(each[card][0] for each in of), sum(each[card][1] for each in of)) for card in cards}
 
 
 def _keys(task: Task) -> list[str]:

@@ -38,9 +38,10 @@ if TYPE_CHECKING:
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments, ServiceType
     from capcard_sched.plugins.capacity_card.card_inventory import CardInventory
-    from capcard_sched.plugins.capacity_card.cards import CardDemand, CardDemands
+    from capcard_sched.plugins.capacity_card.cards import CardDemand
     from capcard_sched.plugins.capacity_card.charge import Charge, JobQuantities
     from capcard_sched.plugins.capacity_card.minimum import Minimum
+    from capcard_sched.plugins.capacity_card.shared_claims import SharedClaims
 
 #: Statuses of charged pods: on a node until they are gone, and inside a session the nominated ones.
 CHARGED_STATUSES = PLACED_STATUSES | {TaskStatus.PIPELINED}
@@ -51,10 +52,10 @@ class Ledger:
     """The accounts of all queues and jobs, and the charges of their pods."""
 
     def __init__(
-        self, arguments: CapacityCardArguments, inventory: CardInventory, demands: CardDemands, minimum: Minimum
+        self, arguments: CapacityCardArguments, inventory: CardInventory, shared: SharedClaims, minimum: Minimum
     ) -> None:
         self._inventory = inventory
-        self._demands = demands
+        self._demands, self._shared = shared.demands, shared
         self._minimum = minimum
         self._arguments = arguments
         #: Whether all pods of a job get the same card.
@@ -108,7 +109,9 @@ class Ledger:
                 self._close_job(key)
             else:
                 self._reopen_job(job, relabeled, changed.moved)
+                self._shared.note(job)
                 jobs.append(job)
+        self._settle()
         for key in self._closing:
             account = self.jobs.get(key)
             if account is not None and account.phase is not account.job.phase:
@@ -175,22 +178,7 @@ class Ledger:
         if before is None and len(job.pending) == len(job.tasks):
             self._open_job(job)
             return
-        known = _NO_CHARGES if before is None else before.charges
-        charges: dict[str, Charge] = {}
-        new: dict[tuple[int, str, str], Charge] = {}  # pods of a class on one node are charged the same
-        for uid, task in job.tasks.items() if len(job.pending) < len(job.tasks) else ():
-            if task.status not in CHARGED_STATUSES or task.node is None:
-                continue
-            cls, charge = task.cls, known.get(uid)
-            same = cls.id, self._demands.of(cls).claim.shares, True
-            known_as = charge and (charge.class_id, charge.shares, charge.complete)
-            if charge is None or known_as != same or uid in relabeled or uid in moved:
-                kind = cls.id, task.node.name, task.assigned_card
-                if charge is not None:
-                    charge = self._demands.placed(task, task.node, charge, moved=uid in moved)
-                elif (charge := new.get(kind)) is None:
-                    charge = new[kind] = self._demands.placed(task, task.node)
-            charges[uid] = charge
+        charges = self._charges(job, _NO_CHARGES if before is None else before.charges, relabeled, moved)
         releasing = TaskStatus.RELEASING
         leaving = {uid for uid in charges if job.tasks[uid].status is releasing} if job.counts[releasing] else set()
         if before is not None:
@@ -210,6 +198,30 @@ class Ledger:
             self._book(account, cls, charge, count)
         for uid in leaving:
             self._release(account, charges[uid])
+        for uid in charges:
+            self._shared.use(account, uid, self._demands.of(job.tasks[uid].cls).shared)
+
+    def _charges(
+        self, job: Job, known: Mapping[str, Charge], relabeled: Container[str], moved: Container[str]
+    ) -> dict[str, Charge]:
+        """The charges of the pods of a job, without claims that pods share; `known`: those so far."""
+        charges: dict[str, Charge] = {}
+        new: dict[tuple[int, str, str], Charge] = {}  # pods of a class on one node are charged the same
+        for uid, task in job.tasks.items() if len(job.pending) < len(job.tasks) else ():
+            if task.status not in CHARGED_STATUSES or task.node is None:
+                continue
+            cls, charge = task.cls, known.get(uid)
+            same = cls.id, self._demands.of(cls).claim.shares, not self._demands.of(cls).shared
+            known_as = charge and (charge.class_id, charge.shares, charge.complete)
+            if charge is None or known_as != same or uid in relabeled or uid in moved:
+                kind = cls.id, task.node.name, task.assigned_card
+                if charge is not None:
+                    charge = self._demands.placed(task, task.node, charge, moved=uid in moved)
+                elif (charge := new.get(kind)) is None:
+                    charge = new[kind] = self._demands.placed(task, task.node)
+                charge = self._demands.own_part(self._demands.of(cls), charge)
+            charges[uid] = charge
+        return charges
 
     def _open_job(self, job: Job) -> JobAccount:
         queue = self.queues[job.queue]
@@ -222,6 +234,7 @@ class Ledger:
         account = self.jobs.pop(key, None)
         if account is None:
             return
+        self._shared.close(account)
         queue = account.queue
         self._stale[queue.name].pop(key, None)
         queue.jobs.discard(key)
@@ -239,7 +252,8 @@ class Ledger:
             return
         demand = self._demands.of(cls)
         charges = account.charges
-        card, fixed = demand.claim.card, not demand.several and not demand.error
+        is_open = demand.several or demand.error or demand.shared or demand.ranges
+        card, fixed = demand.claim.card, not is_open
         if fixed and tasks[0].status in SESSION_STATUSES and self._inventory.is_on_each(card, placement.nodes):
             new = {task.uid: demand.claim for task in tasks if task.uid not in charges}
             charges.update(new)
@@ -252,14 +266,19 @@ class Ledger:
                 if task.uid in account.leaving:
                     account.leaving.discard(task.uid)
                     self._release(account, charges[task.uid], -1)
+                    self._shared.use(account, task.uid, demand.shared)
                 elif task.uid in charges:
                     self.internal_errors += 1
                 else:
-                    charge = charges[task.uid] = self._charge_on(account, demand, task, node, taken)
+                    charge = self._charge_on(account, demand, task, node, taken)
+                    charge = self._demands.own_part(demand, charge)
+                    charges[task.uid] = charge
+                    self._shared.use(account, task.uid, demand.shared)
                     given[charge] = given.get(charge, 0) + 1
                     taken.put(charge.card, taken[charge.card] + charge.amount)
             for charge, count in given.items():
                 self._book(account, cls, charge, count)
+            self._settle()
         self._moved(account)
 
     def discharge(self, placement: Placement) -> None:
@@ -269,6 +288,7 @@ class Ledger:
             self.internal_errors += len(placement.tasks)
             return
         given: dict[Charge, int] = {}
+        shared = self._demands.of(placement.cls).shared
         for task in placement.tasks:
             charge = account.charges.get(task.uid)
             if charge is None or task.uid in account.leaving:
@@ -276,12 +296,32 @@ class Ledger:
             elif task.status in SESSION_STATUSES:
                 given[charge] = given.get(charge, 0) + 1
                 del account.charges[task.uid]
+                self._shared.drop(task.uid, shared)
             else:
                 account.leaving.add(task.uid)
                 self._release(account, charge)
+                self._shared.use(account, task.uid, shared)
         for charge, count in given.items():
             self._book(account, placement.cls, charge, -count)
+        self._settle()
         self._moved(account)
+
+    def _settle(self) -> None:
+        """Charges each claim that pods share to one of them; jobs that name it are recomputed at the next read."""
+        for key in self._shared.settle(self._session.snapshot.claims.claims, self._recharge):
+            if (account := self.jobs.get(key)) is not None:
+                self._stale[account.queue.name].setdefault(key, None)
+                account.queue.invalidate()
+
+    def _recharge(self, account: JobAccount, uid: str, more: int) -> None:
+        """Adds to the cards that a pod is charged."""
+        cls, before = account.job.tasks[uid].cls, account.charges[uid]
+        charge = account.charges[uid] = self._demands.of(cls).on(before.card, before.amount + more)
+        for each, times in ((before, -1), (charge, 1)):
+            self._book(account, cls, each, times)
+            if uid in account.leaving:
+                self._release(account, each, times)
+        account.queue.invalidate()
 
     def admit(self, job: Job) -> None:
         account = self._account_for(job)
@@ -312,7 +352,7 @@ class Ledger:
 
         `taken`: the cards of the pods before it, which are not booked yet.
         """
-        several = demand.several and task.status in SESSION_STATUSES
+        several = demand.several and not demand.ranges and task.status in SESSION_STATUSES
         choices = self._demands.choices_on(demand, task, node) if several else []
         if not choices:
             return self._demands.placed(task, node)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job, Task
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
     from capcard_sched.plugins.capacity_card.card_inventory import CardInventory
-    from capcard_sched.plugins.capacity_card.cards import CardDemands
     from capcard_sched.plugins.capacity_card.charge import Charge
     from capcard_sched.plugins.capacity_card.quota import QueueAccount
+    from capcard_sched.plugins.capacity_card.shared_claims import SharedClaims
 
 _NO_INDEX = 1 << 62
 _ALLOCATED, _PENDING, _LEAVING = range(3)
@@ -39,6 +39,8 @@ class _Member(NamedTuple):
     charge: Charge
     #: Number of pods.
     size: int = 1
+    #: The part of the charge of each claim that pods may share, if none is charged it yet.
+    shared: tuple[tuple[str, int], ...] = ()
 
     def order(self) -> tuple[int, int, int, float, str]:
         """Allocated first, then pending, then terminating; inside each by priority, index in the name, age, uid."""
@@ -63,10 +65,10 @@ class _Ceilings(dict[str, int]):
 class Minimum:
     """Computes the quantities of jobs."""
 
-    def __init__(self, arguments: CapacityCardArguments, inventory: CardInventory, demands: CardDemands) -> None:
+    def __init__(self, arguments: CapacityCardArguments, inventory: CardInventory, shared: SharedClaims) -> None:
         self._arguments = arguments
         self._inventory = inventory
-        self._demands = demands
+        self._demands, self._shared = shared.demands, shared
         self._same_card = arguments.multi_card_job_mode == "single"
         #: The limit that quantities, which alike jobs share, exceed in a queue: by its name and their id.
         self._exceeded: dict[tuple[str, int], tuple[JobQuantities, QuotaShortage | None]] = {}
@@ -163,6 +165,8 @@ class Minimum:
         gated = status is PENDING and len(job.pending) < count
         if gated or job.counts[status] < count or len({task.cls for task in tasks.values()}) > 1:
             return None
+        if self._demands.of(cls).shared:
+            return None
         if held and status not in _GOING:
             charge = next(iter(held.values()))
             return _Member(_ALLOCATED, first, charge, count) if len(set(map(id, held.values()))) == 1 else None
@@ -193,13 +197,13 @@ class Minimum:
             if charge is not None:
                 members.append(_Member(_LEAVING if task.status in _GOING else _ALLOCATED, task, charge))
             elif task.status is PENDING:
-                members.append(_Member(_PENDING, task, demands.of(task.cls).claim))
+                members.append(_Member(_PENDING, task, self._shared.demand(task).claim, 1, self._shared.unpaid(task)))
             elif task.status not in COMPLETED_STATUSES:
                 members.append(_Member(_LEAVING, task, demands.placed(task, task.node)))
         return members
 
     def _error(self, member: _Member) -> str:
-        return self._demands.of(member.task.cls).error
+        return self._shared.demand(member.task).error
 
     def _not_created_yet(self, request: Mapping[str, int], tasks: Iterable[Task]) -> ChargeSum:
         """The part of the annotation beyond the existing pods, so that reservations do not dip while pods are created.
@@ -208,10 +212,13 @@ class Minimum:
         pods exist as well: their cards are not reserved again.
         """
         requested: dict[tuple[str, str], int] = {}
+        counted: set[str] = set()
         for task in tasks if request else ():
             demand = self._demands.of(task.cls)
             keys = "|".join(demand.names), demand.claim.card
-            requested[keys] = requested.get(keys, 0) + demand.amount
+            again = sum(amount for key, amount in demand.shared if key in counted)
+            counted.update(key for key, _ in demand.shared)
+            requested[keys] = requested.get(keys, 0) + demand.amount - again
         short = ChargeSum()
         for key, amount in request.items():
             created = sum(value for keys, value in requested.items() if any(same_set(key, other) for other in keys))
@@ -268,9 +275,14 @@ def minimum_set(job: Job, members: Sequence[_Member]) -> Sequence[_Member]:
 
 
 def _total(members: Iterable[_Member], rank: int | None = None) -> ChargeSum:
-    """The charges of some pods; of one rank only if it is given."""
+    """The charges of some pods; of one rank only if it is given. A claim that several of them share counts once."""
     total = ChargeSum()
+    counted: set[str] = set()
     for member in members:
         if rank is None or member.rank == rank:
             total.add(member.charge.amounts, member.size)
+            for key, amount in member.shared:
+                if key in counted:
+                    total.add([(member.charge.card, amount)], -1)
+                counted.add(key)
     return total

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capcard_sched.devices.device_card import NVIDIA_DRIVER
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.model.annotations import CARD_ASSIGNED
 from capcard_sched.plugins.capacity_card.accounts import CardAccounts
@@ -23,11 +24,12 @@ from capcard_sched.plugins.capacity_card.selection import CardSelection
 from capcard_sched.validation.names import check_qualified, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from capcard_sched.framework.api.arguments import ArgumentReader
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.card_devices import CardDevice
     from capcard_sched.model.queue import Queue
 
 
@@ -55,6 +57,10 @@ class CapacityCard(Plugin):
             elif wrong or not names:
                 problem = f"{shown(wrong[0])} is not a label key" if wrong else "no label is given"
                 problems.error("cardLabels", f"{resource}: {problem}", accepted="keys such as amd.com/gpu.product-name")
+        drivers = [each.driver for each in arguments.card_devices]
+        for each in arguments.card_devices:
+            if (text := _card_device_problem(each, drivers)) is not None:
+                problems.error("cardDevices", text, accepted="[{driver: gpu.example.com, name: [model], suffix: half}]")
         return arguments
 
     def setup(self) -> None:
@@ -97,3 +103,18 @@ class CapacityCard(Plugin):
             if charge is not None and charge.card:
                 found[task.uid] = {CARD_ASSIGNED: charge.card}
         return found
+
+
+def _card_device_problem(each: CardDevice, drivers: Sequence[str]) -> str | None:
+    """Why an entry of `cardDevices` names no card; None for a correct one."""
+    if any(check_qualified(f"{each.driver}/device", "")):
+        return f"{shown(each.driver)} is not the name of a driver"
+    if each.driver == NVIDIA_DRIVER:
+        return f"{each.driver}: the cards of this driver follow from its attributes type, productName and profile"
+    if drivers.count(each.driver) > 1:
+        return f"{each.driver} is listed twice"
+    if not each.name or not all(each.name):
+        return f"{each.driver}: no attribute is given as name"
+    if any(mark in each.suffix for mark in "|, "):
+        return f"{each.driver}: {shown(each.suffix)} cannot be part of a card"
+    return None

@@ -46,7 +46,7 @@ class CardReclaim:
 
     def __init__(self, accounts: CardAccounts, selection: CardSelection) -> None:
         self._arguments, self._demands, self._ledger = accounts.arguments, accounts.demands, accounts.ledger
-        self._selection = selection
+        self._selection, self._shared = selection, accounts.shared
 
     def may_reclaim(self, job: Job) -> bool | None:
         """Whether a job may reclaim for every pending pod; None: only while it is below its minimum.
@@ -123,7 +123,7 @@ class CardReclaim:
         return "unknown" if job is None else self._arguments.service_type(job, task.cls)
 
     def _wanted(self, reclaimer: Task) -> _Wanted:
-        demand = self._demands.of(reclaimer.cls)
+        demand = self._shared.demand(reclaimer)
         job = reclaimer.job
         queue = self._ledger.queues.get(job.queue) if job is not None else None
         if demand.error or queue is None:
@@ -134,9 +134,9 @@ class CardReclaim:
         cards = demand.alternatives
         if demand.several:
             cards = self._selection.choice(queue, demand, reclaimer, own=True).usable
-        full = {card: self._ledger.full(queue, card, demand.amount) for card in cards}
+        full = {card: self._ledger.full(queue, card, demand.least(card)) for card in cards}
         found = {card: next((one for one in full[card] if one != queue.name), "") for card in cards}
-        for bound in [bound for card in cards for bound in self._ledger.bounds(queue, card, demand.amount)]:
+        for bound in [bound for card in cards for bound in self._ledger.bounds(queue, card, demand.least(card))]:
             if bound.fitting < 1 and bound.queue != queue.name:
                 for card in alternatives_of(bound.resource):  # of a full group: each of its cards frees quota
                     found.setdefault(card, bound.queue)
@@ -148,11 +148,12 @@ class CardReclaim:
         "" when it helps. For a reclaimer without cards the candidate must request the same resources. `charge`: that of
         the candidate, None when it holds nothing.
 
-        A pod with a card resource but without a card name is charged for no card, so its eviction frees none.
+        A pod with a card resource but without a card name is charged for no card, so its eviction frees none. A pod
+        that shares a claim helps, whichever of its pods is charged: together they free its devices.
         """
         if charge is None or not charge.complete:
             return NO_USE
-        if charge.amount:
+        if charge.amount or self._demands.of(candidate.cls).shared:
             if charge.card not in want.cards:
                 return NO_USE
             full = want.cards[charge.card]

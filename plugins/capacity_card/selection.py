@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from capcard_sched.framework.api.node_hooks import NODE_SPEC, filter, score
+from capcard_sched.framework.api.plugin import UsableCards
 from capcard_sched.model.refusal import Code
 from capcard_sched.plugins.capacity_card.arguments import NAME
 from capcard_sched.plugins.capacity_card.quota import used_card
@@ -42,11 +43,11 @@ class CardSelection:
 
     def __init__(self, accounts: CardAccounts) -> None:
         self._arguments, self._inventory = accounts.arguments, accounts.inventory
-        self._demands, self._ledger = accounts.demands, accounts.ledger
+        self._demands, self._ledger, self._shared = accounts.demands, accounts.ledger, accounts.shared
 
     def signature(self, queue: Queue, task: Task) -> CardChoice | None:
         """The open alternatives; None when there is nothing to choose."""
-        demand = self._demands.of(task.cls)
+        demand = self._shared.demand(task)
         account = self._ledger.queues.get(queue.name) if demand.several else None
         return self.choice(account, demand, task) if account is not None else None
 
@@ -55,14 +56,19 @@ class CardSelection:
         demand = self._demands.of(profile.cls)
         return self.indexes(demand, demand.alternatives) if demand.several else None
 
-    def claim_cards(self, queue: Queue, task: Task) -> tuple[str, ...] | None:
+    def claim_cards(self, queue: Queue, task: Task) -> UsableCards | None:
         """The cards with free quota, of which the devices of the pod's claims are one; None without such devices."""
-        demand = self._demands.of(task.cls)
+        demand = self._shared.demand(task)
         is_backed = bool(demand.alternatives) and self._demands.is_backed(task.cls)
         if not (demand.by_claims or is_backed) or demand.error:
             return None
-        account = self._ledger.queues.get(queue.name) if demand.several else None
-        return demand.alternatives if account is None else self.choice(account, demand, task).usable
+        account = self._ledger.queues.get(queue.name) if demand.several or demand.ranges else None
+        if account is None:
+            return UsableCards(demand.alternatives)
+        usable = self.choice(account, demand, task).usable if demand.several else demand.alternatives
+        # Equal limits are equal results of searches: the quota beyond what a pod can get is none.
+        most = {card: min(self._ledger.free(account, card), demand.ranges[card][1]) for card in usable if demand.ranges}
+        return UsableCards(usable, tuple(most.items()))
 
     def indexes(self, demand: CardDemand, usable: tuple[str, ...]) -> Rows:
         """Index of the first usable alternative that each node offers, -1 for none: intp [nodes]."""
@@ -130,7 +136,9 @@ class CardSelection:
         """
         ledger, amount, fixed = self._ledger, demand.amount, ""
         alternatives, free = demand.alternatives, ledger.free
-        usable = tuple([card for card in alternatives if not amount or free(queue, card, own=own) >= amount])
+        usable = tuple(
+            [card for card in alternatives if not amount or free(queue, card, own=own) >= demand.least(card)]
+        )
         if ledger.same_card and task.job is not None:
             account = ledger.jobs.get(task.job.key)
             fixed = used_card(account, demand.alternatives)
@@ -142,7 +150,9 @@ class CardSelection:
 
     def _closing(self, queue: QueueAccount, demand: CardDemand) -> tuple[str, ...]:
         """For each alternative the queue that has no free quota for it: the pod's own, else the nearest ancestor."""
-        fulls = [next(iter(self._ledger.full(queue, card, demand.amount)), queue.name) for card in demand.alternatives]
+        fulls = [
+            next(iter(self._ledger.full(queue, card, demand.least(card))), queue.name) for card in demand.alternatives
+        ]
         return tuple([f"<{one}>" if one == queue.name else f"<{one}> (ancestor of <{queue.name}>)" for one in fulls])
 
     def _missing(self, account: JobAccount | None, demand: CardDemand) -> int:

@@ -11,15 +11,18 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 
 from capcard_sched.devices.allocator import CANNOT_ALLOCATE, Allocator, NodeError
+from capcard_sched.devices.claim_record import written_record
 from capcard_sched.devices.claims import AllocationError, alternative_score
 from capcard_sched.devices.device_card import card_of
 from capcard_sched.devices.selector_work import EvaluationsPostponedError
 from capcard_sched.framework.eviction.nominations import is_late
 from capcard_sched.framework.session.doubled_devices import keeper
-from capcard_sched.framework.toolkit.device_cards import accepted_cards, is_accepted, usable_cards
+from capcard_sched.framework.toolkit.device_cards import accepted_cards, is_accepted, request_charge, usable_cards
+from capcard_sched.model.cards import CARD
 from capcard_sched.model.device_objects import MAX_CONSUMERS
 from capcard_sched.model.intents import ClaimAllocation, ExtendedClaim
 from capcard_sched.model.ownership import Owner
@@ -75,6 +78,8 @@ class PodClaims(NamedTuple):
     cards: tuple[str, ...] | None = None
     #: Whether all devices are of the same of these cards.
     same_card: bool = False
+    #: The thousandths of each that they may be at most; () without a limit.
+    limits: tuple[tuple[str, int], ...] = ()
     #: Whether a request of an open claim has alternatives (`firstAvailable`).
     has_alternatives: bool = False
     #: Of the open claims, and of the cards: claims of equal content get devices on the same nodes.
@@ -105,15 +110,19 @@ class _Refused(NamedTuple):
 
 
 class _UsableDevices:
-    """Refuses devices of cards that the pod does not accept."""
+    """Refuses devices of cards that the pod does not accept, and those beyond its quota."""
 
-    def __init__(self, cards: tuple[str, ...] | None, *, same_card: bool) -> None:
+    def __init__(
+        self, cards: tuple[str, ...] | None, *, same_card: bool, limits: tuple[tuple[str, int], ...] = ()
+    ) -> None:
         self._cards = cards
         self._same_card = same_card
+        #: Thousandths that further devices of each card may be.
+        self._left = dict(limits)
         #: The cards of the devices so far.
         self._chosen: list[str] = []
-        #: Whether a device was refused for its card.
-        self.refused_card = False
+        #: Whether a device was refused for its card, or for its amount.
+        self.refused_card = self.refused_amount = False
 
     def add(self, request: RequestPlan, device: PoolDevice) -> bool:
         if self._cards is None or request.admin_access:
@@ -122,13 +131,21 @@ class _UsableDevices:
         if not is_accepted(device, self._cards) or (card and self._chosen and self._chosen[0] != card):
             self.refused_card = True
             return False
+        if card in self._left:
+            charge = request_charge(request, device)
+            if charge > self._left[card]:
+                self.refused_amount = True
+                return False
+            self._left[card] -= charge
         if card:
             self._chosen.append(card)
         return True
 
     def remove(self, request: RequestPlan, device: PoolDevice) -> None:
         if self._same_card and not request.admin_access and card_of(device):
-            self._chosen.pop()
+            card = self._chosen.pop()
+            if card in self._left:
+                self._left[card] += request_charge(request, device)
 
 
 class ClaimRules:
@@ -221,12 +238,12 @@ class ClaimRules:
         named, usable = accepted_cards(task.cls.annotations), usable_cards(self._session, task)
         cards = named or None
         if usable is not None:
-            cards = usable if named else (*usable, "")
-        same_card = usable is not None
-        keys = (cards, same_card), *contents
-        return PodClaims(allowed, tuple(waiting), tuple(held), "", cards, same_card, has_alternatives, keys)._replace(
-            extended=extended, has_status=bool(task.extended_claim)
-        )
+            cards = usable.names if named else (*usable.names, "")
+        same_card, limits = usable is not None, usable.limits if usable is not None else ()
+        return PodClaims(
+            allowed, tuple(waiting), tuple(held), "", cards, same_card, limits, has_alternatives,
+            ((cards, same_card, limits), *contents), extended, bool(task.extended_claim),
+        )  # fmt: skip
 
     def _problem(self, task: Task, name: str, claim: Claim | None, *, generated: bool) -> str:
         """The reason why a claim allows no node, "" without one."""
@@ -428,7 +445,7 @@ class ClaimRules:
         meter: SelectorMeter | None = None,
     ) -> Found:
         """`keep`: where to keep the places of the devices. Raises EvaluationsPostponedError with a meter."""
-        usable = _UsableDevices(claims.cards, same_card=claims.same_card)
+        usable = _UsableDevices(claims.cards, same_card=claims.same_card, limits=claims.limits)
         allocator = Allocator(self._inventory, usage, node.name, node.labels, constraints=(usable,), meter=meter)
         found: Found
         try:
@@ -437,7 +454,10 @@ class ClaimRules:
                 keep[0][keep[1]] = solution
         except NodeError as error:
             found = error
-            if usable.refused_card and str(error) == CANNOT_ALLOCATE:
+            if usable.refused_amount and str(error) == CANNOT_ALLOCATE:
+                left = ", ".join(f"{amount / CARD:g} {card}" for card, amount in claims.limits)
+                found = NodeError(f"{CANNOT_ALLOCATE} with the quota left: {left}")
+            elif usable.refused_card and str(error) == CANNOT_ALLOCATE:
                 listed = "|".join(filter(None, claims.cards or ()))
                 found = NodeError(f"{CANNOT_ALLOCATE} with devices of card <{listed}>" if listed else CANNOT_ALLOCATE)
         except AllocationError as error:
@@ -510,11 +530,13 @@ class ClaimRules:
     def _allocation(self, task: Task, key: str) -> ClaimAllocation:
         claim, assumed = self._ledger.claims.get(key), self._ledger.assumed.get(key)
         allocation = assumed.allocation if assumed is not None else None
+        queue = task.job.queue if task.job is not None else ""
+        record = written_record(queue, allocation, self._inventory) if allocation is not None else msgspec.UNSET
         if claim is None:
             name, created = key.partition("/")[2], self._created[task.uid]
             extended = ExtendedClaim(created.spec, created.mappings)
-            return ClaimAllocation(name, "", allocation, self._binding_timeout, extended)
-        return ClaimAllocation(claim.name, claim.uid, allocation, self._binding_timeout)
+            return ClaimAllocation(name, "", allocation, self._binding_timeout, extended, record)
+        return ClaimAllocation(claim.name, claim.uid, allocation, self._binding_timeout, annotations=record)
 
     def _keys(self, task: Task) -> tuple[str, ...]:
         """As `_keys`, with the claim for extended resources."""

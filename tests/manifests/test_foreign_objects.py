@@ -37,6 +37,10 @@ DEPENDENCIES: Final = (
 )
 
 
+CARD = "volcano.sh/card.assigned"
+_DEVICE = {"request": "r", "driver": "gpu.nvidia.com", "pool": "n1", "device": "g0"}
+
+
 class Attempt(NamedTuple):
     """A request, as a trial."""
 
@@ -102,8 +106,19 @@ def foreign(scheduler: str) -> list[Attempt]:
         Attempt("annotate by status", "PATCH", "pods", note, "bound", "status"),
         Attempt("resize", "PATCH", "pods", more, "bound", "resize"),
         Attempt("delete", "DELETE", "pods", None, "bound"),
+        Attempt("annotate a claim", "PATCH", "resourceclaims", {"metadata": {"annotations": {CARD: "x"}}}, "held"),
+        Attempt("release a claim", "PATCH", "resourceclaims", {"status": {"allocation": None}}, "held", "status"),
+        Attempt("delete a claim", "DELETE", "resourceclaims", None, "held"),
         create("other group", plain("Lease", "x", "coordination.k8s.io/v1", spec={}), "leases"),
     ]
+
+
+def allocated_claim(name: str, annotations: dict[str, str]) -> Manifest:
+    """A claim for one device, without its status."""
+    spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu"}}]}}
+    found = plain("ResourceClaim", name, "resource.k8s.io/v1", spec=spec)
+    found["metadata"]["annotations"] = annotations
+    return found
 
 
 def groups_and_queues() -> list[Attempt]:
@@ -118,6 +133,7 @@ def ours() -> list[Attempt]:
     return [
         create("pod", pod("new", **bad), "pods"),
         create("podgroup", group, "podgroups"),
+        Attempt("claim", "PATCH", "resourceclaims", {"metadata": {"annotations": {BOUND_QUEUE: "x"}}}, "ours"),
         create("vcjob", job("new", schedulerName="capcard-sched", **bad), "jobs.batch.volcano.sh"),
         create("cronjob", cron_job("new", schedulerName="capcard-sched", **bad), "cronjobs.batch.volcano.sh"),
         create(
@@ -165,6 +181,10 @@ async def test_objects_of_other_schedulers_pass_whatever_is_missing(
 ) -> None:
     name, objects = installed
     await cluster.create_all([node("n1")])
+    for claim, notes in (("held", {CARD: "{}"}), ("ours", {BOUND_QUEUE: "q", CARD: "{}"})):
+        await cluster.create(allocated_claim(claim, notes))
+        status = {"status": {"allocation": {"devices": {"results": [_DEVICE]}}}}
+        await cluster.patch("resourceclaims", claim, status, subresource="status")
     for scheduler in ("default-scheduler", "volcano"):
         await cluster.create_all([pod("there", scheduler=scheduler), pod("bound", scheduler=scheduler)])
         await cluster.bind("bound", "n1")

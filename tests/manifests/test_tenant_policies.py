@@ -23,13 +23,14 @@ _RULES = [
     {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["*"]},
     {"apiGroups": ["batch.volcano.sh"], "resources": ["jobs", "cronjobs"], "verbs": ["*"]},
     {"apiGroups": ["apps"], "resources": ["daemonsets"], "verbs": ["*"]},
+    {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims", "resourceclaims/status"], "verbs": ["*"]},
 ]
 
 
 @pytest.fixture
 async def admin(cluster: Cluster) -> Cluster:
     """A cluster with the policies in effect, a queue and a node; the tenant has all rights on his namespace's pods."""
-    for name in ("namespace", "serviceaccount", "rbac-scheduling", "admission-tenants"):
+    for name in ("namespace", "serviceaccount", "rbac-scheduling", "rbac-claims", "admission-tenants"):
         await cluster.apply(MANIFESTS / "base" / f"{name}.yaml")
     await cluster.create_all([node("n1"), queue("q"), queue("other")])
     await cluster.allow(TENANT, _RULES)
@@ -138,6 +139,42 @@ async def test_annotations_of_pods_are_fixed_when_they_are_bound(admin: Cluster,
         async with forbidden(f"besides: {key}"):
             await tenant.patch("pods", "p", {"metadata": {"labels": {key: "high"}}})
     await tenant.patch("pods", "p", {"metadata": {"annotations": {"mine": "free"}, "labels": {"mine": "free"}}})
+
+
+async def _claim(admin: Cluster, name: str, annotations: Manifest, *, allocated: bool = True) -> None:
+    request = {"name": "r", "exactly": {"deviceClassName": "gpu"}}
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "annotations": annotations},
+        "spec": {"devices": {"requests": [request]}},
+    }
+    await admin.create(claim)
+    if allocated:
+        device = {"request": "r", "driver": "gpu.nvidia.com", "pool": "n1", "device": "g0"}
+        allocation = {"devices": {"results": [device]}}
+        await admin.patch("resourceclaims", name, {"status": {"allocation": allocation}}, subresource="status")
+
+
+async def test_queue_and_cards_of_a_claim_are_fixed_while_it_is_allocated(admin: Cluster, tenant: Cluster) -> None:
+    record = {BOUND_QUEUE: "q", "volcano.sh/card.assigned": '{"NVIDIA-H200":1000}'}
+    changes: list[Manifest] = [{BOUND_QUEUE: "other"}, {BOUND_QUEUE: None}, {"volcano.sh/card.assigned": "{}"}]
+    await _claim(admin, "held", record)
+    for change in changes:
+        for client in (tenant, admin):
+            async with forbidden("an allocated ResourceClaim", change):
+                await client.patch("resourceclaims", "held", {"metadata": {"annotations": change}})
+    async with account(admin, "capcard-sched") as scheduler:
+        await scheduler.patch("resourceclaims", "held", {"metadata": {"annotations": changes[0]}})
+    await tenant.patch("resourceclaims", "held", {"metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}}})
+    await tenant.delete("resourceclaims", "held")
+    await _claim(admin, "free", record, allocated=False)
+    for change in changes:
+        await tenant.patch("resourceclaims", "free", {"metadata": {"annotations": change}})
+    await _claim(admin, "foreign", {})
+    await tenant.patch("resourceclaims", "foreign", {"metadata": {"annotations": {"volcano.sh/card.assigned": "x"}}})
+    async with forbidden("an allocated ResourceClaim"):
+        await tenant.patch("resourceclaims", "foreign", {"metadata": {"annotations": {BOUND_QUEUE: "q"}}})
 
 
 async def test_the_queue_of_a_group_is_fixed_when_it_left_pending(admin: Cluster, tenant: Cluster) -> None:

@@ -28,6 +28,8 @@ def _plan(seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
         "node n1 cpu=16; node n2 cpu=16; node d1 1*NVIDIA-H200 cpu=4",
         f"slice n1 {choose.randint(1, 3)}*NVIDIA-H200; slice n2 {choose.randint(0, 2)}*NVIDIA-H200",
         "device_class gpu; claim_template t1 class=gpu; claim_template t2 class=gpu count=2",
+        "claim_template t3 class=gpu mode=All; claim_template t4 class=gpu first=3*NVIDIA-H200,1*NVIDIA-H200",
+        "resource_claim c1 class=gpu; resource_claim c2 class=gpu mode=All",
         "priority_class low 10; priority_class high 1000",
         *(f"queue {name} cards=NVIDIA-H200:{quota} cap=cpu:64,memory:1Ti" for name, quota in _QUOTA.items()),
     ]
@@ -39,8 +41,9 @@ def _plan(seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
         annotations = f"annotations=volcano.sh/service.type:{service}"
         operations.append(f"{at} group g{number} queue={queue} class={priority} min={pods} {annotations}")
         for pod in range(pods):
-            device = f"resourceClaims=[{{name: r, resourceClaimTemplateName: t{choose.randint(1, 2)}}}]"
-            wanted = choose.choice([device, device, "gpu=1 card=NVIDIA-H200"])
+            device = f"resourceClaims=[{{name: r, resourceClaimTemplateName: t{choose.randint(1, 4)}}}]"
+            shared = f"resourceClaims=[{{name: r, resourceClaimName: c{choose.randint(1, 2)}}}]"
+            wanted = choose.choice([device, device, shared, "gpu=1 card=NVIDIA-H200"])
             grace = f"grace={choose.choice([0, 2, 9])}s"
             lasts = f"runs={choose.randint(5, 60)}s" if choose.random() < 0.3 else ""
             name = f"p{number}-{pod}"
@@ -60,19 +63,28 @@ def _check(items: list[Any]) -> None:
             devices[each["pool"], each["device"]] += 1
     assert all(count == 1 for count in devices.values()), devices
     held: Counter[str] = Counter()
+    queues: dict[str, str] = {}
     for uid, pod in pods.items():
         status, spec = pod.get("status", {}), pod["spec"]
         assert "ContainerCreating" not in str(status), status
         if not spec.get("nodeName") or status.get("phase") not in ("Pending", "Running"):
             continue
-        count = 1
+        count, queue = 1, "train" if _service(items, pod) == "training" else "serve"
+        named = [entry for entry in spec.get("resourceClaims", ()) if "resourceClaimName" in entry]
+        for entry in named:
+            count = 0
+            assert uid in {each["uid"] for each in claims[entry["resourceClaimName"]]["reservedFor"]}
+            if not pod["metadata"].get("deletionTimestamp"):
+                assert queues.setdefault(entry["resourceClaimName"], queue) == queue
         for entry in status.get("resourceClaimStatuses", ()):
             claim = claims[entry["resourceClaimName"]]
             count = len(claim["allocation"]["devices"]["results"])
             assert uid in {each["uid"] for each in claim["reservedFor"]}, claim
             assert all(each["pool"] == spec["nodeName"] for each in claim["allocation"]["devices"]["results"])
         if not pod["metadata"].get("deletionTimestamp"):
-            held["train" if _service(items, pod) == "training" else "serve"] += count
+            held[queue] += count
+    for name, queue in queues.items():
+        held[queue] += len(claims[name]["allocation"]["devices"]["results"])
     assert all(held[queue] <= quota for queue, quota in _QUOTA.items()), held
     failures = [item["message"] for item in items if item["kind"] == "Event" and item["reason"] == "PluginFailed"]
     assert not failures, failures

@@ -65,6 +65,14 @@ class Grant(msgspec.Struct, frozen=True):
     at_once: int = 2**31
 
 
+class UsableCards(NamedTuple):
+    """The cards with free quota of which the devices of a pod's claims are one."""
+
+    names: tuple[str, ...]
+    #: The thousandths of each that the pod may get, if their number depends on the devices that are found.
+    limits: tuple[tuple[str, int], ...] = ()
+
+
 class OutsideError(Exception):
     """A hook depends on an external service that failed or refused; the current object is skipped for now.
 

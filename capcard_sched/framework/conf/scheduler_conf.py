@@ -74,7 +74,7 @@ class Conf(msgspec.Struct, frozen=True):
         names = frozenset(option.name for tier in self.tiers for option in tier)
         cards, predicates = self.option("capacity-card"), self.option("predicates")
         arguments = None if cards is None else cards.arguments
-        given, of_capacity = getattr(arguments, "card_labels", {}), None if capacity is None else capacity.arguments
+        of_capacity = None if capacity is None else capacity.arguments
         return QuotaPlugins(
             names,
             is_tree=capacity is not None and capacity.switches["enableHierarchy"],
@@ -83,7 +83,7 @@ class Conf(msgspec.Struct, frozen=True):
             device_capacities=getattr(of_capacity, "dra_consumable_capacity", False),
             allocates_claims=predicates is None or getattr(predicates.arguments, "dynamic_resources", True),
             unlimited_cards=getattr(arguments, "queues_without_card_quota", "none") == "unlimited",
-            card_labels=CardLabels(given) if given else DEFAULT_CARD_LABELS,
+            card_labels=(None if cards is None else _card_labels(cards)) or DEFAULT_CARD_LABELS,
         )
 
 
@@ -165,8 +165,8 @@ def _with_switches(option: PluginOption, switches: Mapping[str, bool]) -> Plugin
 
 def _card_labels(option: PluginOption) -> CardLabels | None:
     """The labels of cards that an entry of capacity-card names; None for the default."""
-    given = getattr(option.arguments, "card_labels", None)
-    return CardLabels(given) if given else None
+    given, devices = getattr(option.arguments, "card_labels", None), getattr(option.arguments, "card_devices", ())
+    return CardLabels(given, devices=devices) if given or devices else None
 
 
 class _Parser:

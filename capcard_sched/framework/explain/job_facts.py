@@ -233,6 +233,12 @@ class JobFacts:
         reserved, is_set = in_units(figures.resource, figures.reserved), self.is_own_limit(refusal, figures)
         return msgspec.structs.replace(row, usable=row.free, reserved=reserved, is_set=is_set)
 
+    def models(self, resource: str) -> str:
+        """The cards of a key over several that pending pods accept, as `A or B`; others as they are."""
+        accepted = {name for cards in self.pod_cards for name in cards.names}
+        cards = resource.split("|")
+        return " or ".join([card for card in cards if card in accepted] or cards)
+
     def is_own_limit(self, refusal: Refusal, figures: Figures) -> bool:
         """Whether the refusing queue sets the limit itself; otherwise it follows from the cluster."""
         resource = figures.resource

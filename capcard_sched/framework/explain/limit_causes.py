@@ -71,7 +71,7 @@ def not_admitted(data: JobFacts, refusal: Refusal) -> StageResult:
     taken = max(0.0, in_units(resource, figures.total - figures.requested))
     split = _split(resource, taken, in_units(resource, figures.reserved))
     left = quantity(resource, max(0.0, limit - taken))
-    needs = f"The PodGroup is not admitted: it needs {quantity(resource.replace('|', ' or '), needed)}"
+    needs = f"The PodGroup is not admitted: it needs {quantity(data.models(resource), needed)}"
     facts: list[str] = []
     if refusal.limiter is not None and refusal.limiter.kind == "ResourceQuota":
         owner = f"ResourceQuota {refusal.limiter.name} of namespace {data.job.namespace}"
@@ -174,15 +174,16 @@ def over_limit(data: JobFacts, refused: PendingPods, refusal: Refusal, fitting: 
     count = sum(len(one.names) for one in data.pending if one.outcome == "refused" and one.refusal == refused.refusal)
     per_pod = rows[0].requested_per_pod or in_units(figures.resource, figures.requested)
     names = " or ".join(row.resource for row in rows)
+    wanted = " or ".join(dict.fromkeys(data.models(row.resource) for row in rows))
     each = "" if count == 1 else " each"
     needs, starts = (
-        f"{plural(count, 'pending pod')} {form(count, 'needs', 'need')} {quantity(names, per_pod)}{each}",
+        f"{plural(count, 'pending pod')} {form(count, 'needs', 'need')} {quantity(wanted, per_pod)}{each}",
         count,
     )
     is_gang = fitting > 0 and len(data.pod_cards) == 1
     if is_gang:
         starts = max(1, data.job.starting_pods - data.job.ready_tasks)
-        needs = f"the gang needs {quantity(names, starts * per_pod)}"
+        needs = f"the gang needs {quantity(wanted, starts * per_pod)}"
     first = rows[0]
     if len(rows) == 1 and not data.is_own_limit(refusal, figures):
         used = amount_of(first.resource, first.used)

@@ -98,7 +98,7 @@ def _over_every_limit(data: JobFacts) -> list[str]:
         return []
     found, queue = data.exceeded.figures, data.exceeded.queue
     needed, limit = in_units(found.resource, found.requested), in_units(found.resource, found.limit)
-    resource = found.resource.replace("|", " or ")
+    resource = data.models(found.resource)
     minimum = (
         f"the minimum of {plural(data.job.min_available, 'pod')} needs" if data.job.min_available > 1 else "it needs"
     )
@@ -190,4 +190,4 @@ def _larger_than_cluster(data: JobFacts) -> list[str]:
     else:
         has = f"the cluster has {most} for queue {refusal.queue}{data.beside_guarantees(resource)}"
     meant = "" if figures.limit or resource in data.offered else did_you_mean(resource, data.offered)
-    return [f"it needs {quantity(resource.replace('|', ' or '), needed)}, and {has}{meant}"]
+    return [f"it needs {quantity(data.models(resource), needed)}, and {has}{meant}"]

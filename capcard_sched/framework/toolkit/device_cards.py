@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 from capcard_sched.cel.values import EvaluationError
 from capcard_sched.devices.capacities import CapacityError, consumption
 from capcard_sched.devices.claims import AllocationError, Claim, content_of
-from capcard_sched.devices.device_card import NVIDIA_DRIVER, card_of, charge_of, share_charge
+from capcard_sched.devices.device_card import card_of, charge_of, has_cards, share_charge
 from capcard_sched.devices.totals import device_pools, fitting_devices, usable_slices
 from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
 from capcard_sched.model.cards import CARD, CardSyntaxError, parse_card_name
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from capcard_sched.devices.ledger import DeviceLedger
     from capcard_sched.devices.pool_changes import PoolId
     from capcard_sched.devices.selector_work import SelectorMeter
+    from capcard_sched.framework.api.plugin import UsableCards
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.device_objects import AllocatedDevice, ResourceClaimTemplateSpec
     from capcard_sched.model.job import Task
@@ -49,15 +50,15 @@ def accepted_cards(annotations: Mapping[str, str]) -> tuple[str, ...]:
 
 def is_accepted(device: PoolDevice, cards: Collection[str]) -> bool:
     """Whether a pod that accepts these cards may get a device: one of them, or a device of a driver without cards."""
-    return device.id[0] != NVIDIA_DRIVER or card_of(device) in cards
+    return not has_cards(device.id[0], device.content.cards) or card_of(device) in cards
 
 
-def usable_cards(session: Session, task: Task) -> tuple[str, ...] | None:
+def usable_cards(session: Session, task: Task) -> UsableCards | None:
     """The cards with quota, of which all devices of a pod's claims are one; None without a limit."""
     queue = session.queues.get(task.job.queue) if task.job is not None else None
     if queue is None:
         return None
-    found: tuple[str, ...] | None = session.dispatch.first("claim_cards", queue, task)
+    found: UsableCards | None = session.dispatch.first("claim_cards", queue, task)
     return found
 
 
@@ -136,16 +137,33 @@ class DeviceCards:
         if cards is None:
             cards = {}
             for card, device in self._compare():
-                if may_match(request, device, meter) and (charge := _charge(request, device)):
+                if may_match(request, device, meter) and (charge := request_charge(request, device)):
                     cards.setdefault(card, set()).add(charge)
             if len(self._matching) >= MOST_SELECTORS:
                 self._matching.clear()
             self._matching[key] = cards
         return cards
 
+    def of_nodes(self, request: RequestPlan, meter: SelectorMeter | None = None) -> Mapping[str, tuple[int, int]]:
+        """The cards of the devices that serve a request, with the least and the most thousandths that a node has.
+
+        O(devices). Raises what the meter raises.
+        """
+        found: dict[str, Counter[str]] = {}
+        self.compared += len(self.all)
+        for card, device in self.all:
+            if card and may_match(request, device, meter) and (charge := request_charge(request, device)):
+                found.setdefault(card, Counter())[device.slice.node or device.spec.node_name or ""] += charge
+        sums: dict[str, tuple[int, int]] = {}
+        for card, amounts in found.items():
+            everywhere = amounts.pop("", 0)
+            sums[card] = min(amounts.values(), default=0) + everywhere, max(amounts.values(), default=0) + everywhere
+        return sums
+
     def others_match(self, request: RequestPlan, meter: SelectorMeter | None = None) -> bool:
         """Whether devices of drivers without cards pass the selectors. Raises what the meter raises."""
-        devices = [device for _, device in self._compare() if device.id[0] != NVIDIA_DRIVER]
+        found = self._compare()
+        devices = [device for _, device in found if not has_cards(device.id[0], device.content.cards)]
         return any(may_match(request, device, meter) for device in devices)
 
     def claimable(self, session: Session, cls: TaskClass) -> set[str]:
@@ -177,7 +195,7 @@ class DeviceCards:
         return self._different[1]
 
 
-def _charge(request: RequestPlan, device: PoolDevice) -> int:
+def request_charge(request: RequestPlan, device: PoolDevice) -> int:
     """Thousandths of the card of a device that a request is charged for it; 0 for a device that is too small."""
     capacities = device.content.capacities
     try:

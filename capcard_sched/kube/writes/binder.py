@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import msgspec
 
-from capcard_sched.kube.errors import RequestError, RetryClass
+from capcard_sched.kube.errors import ApiError, RequestError, RetryClass
 from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes import requests
 from capcard_sched.kube.writes.leadership_gate import GatedClient
@@ -29,7 +29,7 @@ from capcard_sched.kube.writes.write_call import (
 from capcard_sched.model.decode_errors import field_problem
 from capcard_sched.model.deltas import BindFailed, BindRetry, ObjectGone
 from capcard_sched.model.intents import EmitEvent, ObjectRef, UpdatePodCondition
-from capcard_sched.model.reasons import BINDING_CONDITIONS_PENDING, FAILED_SCHEDULING
+from capcard_sched.model.reasons import BINDING_CONDITIONS_PENDING, FAILED_ALLOCATION, FAILED_SCHEDULING
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -40,11 +40,14 @@ if TYPE_CHECKING:
     from capcard_sched.kube.writes.claim_releaser import UndoPreBind
     from capcard_sched.kube.writes.write_call import WriterContext
     from capcard_sched.model.intents import Bind
+    from capcard_sched.model.reasons import Reason
 
 #: Seconds of backoff of a rejected pod.
 _REFUSALS: Final = WriteBackoff(first=1.0, longest=300.0)
 #: Seconds of backoff of a pod that another client bound, until the watch delivers that.
 _ELSEWHERE_SECONDS: Final = 1.0
+#: Seconds for which a gang waits for the claims of a pod whose writes get no answer.
+GANG_SECONDS: Final = 30.0
 #: Number of inconclusive attempts after which the pod gets an event.
 _REPORT_AFTER: Final = 5
 #: Reason of the condition of a pod whose binding failed.
@@ -77,7 +80,7 @@ class BindLock(Protocol):
 class BindCall(WriteCall):
     """A binding and the state of its attempts."""
 
-    __slots__ = ("bind", "conflicts", "gang", "has_gate", "needs_pre_bind", "uncertain")
+    __slots__ = ("bind", "conflicts", "event", "gang", "has_gate", "needs_pre_bind", "silent_since", "uncertain")
 
     lane = "bind"
 
@@ -99,6 +102,10 @@ class BindCall(WriteCall):
         #: The volumes of the pod are bound and its node is locked first, or its gate is removed.
         self.needs_pre_bind = needs_pre_bind
         self.conflicts = 0
+        #: Time of the first of the latest attempts without an answer, in seconds of a monotonic clock; None for none.
+        self.silent_since: float | None = None
+        #: The reason of the event of a refusal.
+        self.event = FAILED_SCHEDULING
         #: An earlier attempt may have been committed.
         self.uncertain = False
 
@@ -198,7 +205,8 @@ class Binder(CallWriter[BindCall]):
                 if call.has_gate:
                     self._keep_gate(bind, outcome)
                     return
-                self._refuse(bind, outcome, f"execute preBind for pod {bind.name} failed: {message}, resync the task")
+                text = f"execute preBind for pod {bind.name} failed: {message}, resync the task"
+                self._refuse(bind, outcome, text, call.event)
         elif result is WriteResult.AGAIN:
             if call.attempts >= _REPORT_AFTER and self._report(bind, _bind_text(bind, message)):
                 self.observer.bind_failed(bind, outcome.code, message)
@@ -212,11 +220,11 @@ class Binder(CallWriter[BindCall]):
                 self.observer.bind_failed(bind, outcome.code, message)
                 self._return_to_core(bind, message, _ELSEWHERE_SECONDS)
 
-    def _refuse(self, bind: Bind, outcome: WriteOutcome, text: str) -> None:
+    def _refuse(self, bind: Bind, outcome: WriteOutcome, text: str, row: Reason = FAILED_SCHEDULING) -> None:
         """Return a rejected pod to the core with a backoff, and report `text`."""
         self.observer.bind_failed(bind, outcome.code, outcome.message)
         self._return_to_core(bind, outcome.message, self.refusals.refused(bind.uid, outcome.wait))
-        self._report(bind, text)
+        self._report(bind, text, row)
 
     def _keep_gate(self, bind: Bind, outcome: WriteOutcome) -> None:
         """Return a pod to the core whose gate is not removed: without a condition, which a gated pod has already."""
@@ -229,12 +237,11 @@ class Binder(CallWriter[BindCall]):
         self.context.deliver(0.0, BindFailed(bind.namespace, bind.name, bind.uid, message, wait))
         self.context.deliver(wait, BindRetry(bind.namespace, bind.name, bind.uid))
 
-    def _report(self, bind: Bind, message: str) -> bool:
+    def _report(self, bind: Bind, message: str, row: Reason = FAILED_SCHEDULING) -> bool:
         """Write condition and event of the pod, once per text; whether the text was new."""
         if not self.refusals.is_new(bind.uid, message):
             return False
         pod = ObjectRef("Pod", bind.namespace, bind.name, bind.uid)
-        row = FAILED_SCHEDULING
         self.context.submit(
             [
                 UpdatePodCondition(bind.namespace, bind.name, bind.uid, _SCHEDULER_ERROR, message),
@@ -267,7 +274,10 @@ class Binder(CallWriter[BindCall]):
             about = ObjectRef("Pod", bind.namespace, bind.name, bind.uid)
             self.context.submit([EmitEvent(about, row.type, row.code, row.render(detail=error.text))])
         if call.needs_pre_bind:
-            return WriteOutcome.of(WriteResult.AGAIN if error.is_temporary else WriteResult.REFUSED, error)
+            if isinstance(error, ApiError) and error.reason == FAILED_ALLOCATION.code:
+                call.event = FAILED_ALLOCATION
+            again = error.is_temporary and not self._delays_gang(call, error)
+            return WriteOutcome.of(WriteResult.AGAIN if again else WriteResult.REFUSED, error)
         if found is RetryClass.REFUSED:
             return WriteOutcome.of(WriteResult.REFUSED, error)
         if error.is_temporary:
@@ -282,6 +292,18 @@ class Binder(CallWriter[BindCall]):
             return WriteOutcome.of(WriteResult.REFUSED, error)
         call.conflicts += 1
         return WriteOutcome.of(WriteResult.AGAIN if call.conflicts <= _MAX_CONFLICTS else WriteResult.REFUSED, error)
+
+    def _delays_gang(self, call: BindCall, error: RequestError) -> bool:
+        """Whether the claims of the other pods of a gang wait too long for those of this pod.
+
+        Devices that are prepared have a timeout of their own.
+        """
+        if call.gang is None or isinstance(error, PreBindPendingError):
+            call.silent_since = None
+            return False
+        now = self.clock()
+        call.silent_since = now if call.silent_since is None else call.silent_since
+        return now - call.silent_since >= GANG_SECONDS
 
     async def _read_back(self, call: BindCall, refusal: RequestError | None) -> WriteOutcome | None:
         """Read the pod; None when it is unbound. `refusal`: the response that caused the read, if any."""

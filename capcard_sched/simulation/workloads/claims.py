@@ -162,8 +162,9 @@ def claim_refusal(store: Store, namespace: str, wanted: ClaimAllocation) -> str:
     return f'resourceclaim "{name}" is being deleted' if meta(found).get("deletionTimestamp") else ""
 
 
-def reserve_claim(store: Store, namespace: str, name: str, allocation: JsonObject | None, pod: JsonObject) -> None:
+def reserve_claim(store: Store, namespace: str, wanted: ClaimAllocation, pod: JsonObject) -> None:
     """The writes before the binding of a pod: the allocation, unless there is one, and the reservation."""
+    name = wanted.claim
     found = store.get(RESOURCE_CLAIM, namespace, name)
     assert found is not None, name
     present = status(found)
@@ -171,8 +172,9 @@ def reserve_claim(store: Store, namespace: str, name: str, allocation: JsonObjec
     if all(each.get("uid") != meta(pod)["uid"] for each in consumers):
         consumers.append({"resource": "pods", "name": meta(pod)["name"], "uid": meta(pod)["uid"]})
     patch: JsonObject = {"status": {"reservedFor": consumers}}
-    if allocation is not None and not present.get("allocation"):
-        patch["metadata"] = {"finalizers": [_FINALIZER]}
+    if wanted.allocation is not None and not present.get("allocation"):
+        patch["metadata"] = {"finalizers": [_FINALIZER], "annotations": wanted.annotations or {}}
+        allocation = msgspec.to_builtins(wanted.allocation)
         patch["status"]["allocation"] = {**allocation, "allocationTimestamp": store.clock.timestamp()}
     store.patch(RESOURCE_CLAIM, namespace, name, patch)
 

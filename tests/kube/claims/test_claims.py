@@ -27,6 +27,7 @@ from tests.controlplane.manifests import Manifest, plain
 from tests.controlplane.proxy import Proxy
 
 API = "resource.k8s.io/v1"
+RECORD = {"capcard-sched.io/queue": "q", "volcano.sh/card.assigned": '{"NVIDIA-H200":1000}'}
 
 
 @dataclass
@@ -41,7 +42,12 @@ class World:
     def bind(self, pod: str, device: str | None = "g0", uid: str = "") -> Bind:
         """A binding that allocates a device (None: reserves the claim only)."""
         made = self.claim["metadata"]
-        wanted = ClaimAllocation(made["name"], uid or made["uid"], allocation(device) if device else None)
+        wanted = ClaimAllocation(
+            made["name"],
+            uid or made["uid"],
+            allocation(device) if device else None,
+            annotations=RECORD if device else msgspec.UNSET,
+        )
         return Bind(self.cluster.namespace, pod, f"{pod}-uid", "n1", claims=(wanted,))
 
     async def status(self) -> tuple[list[str], list[str]]:
@@ -76,6 +82,14 @@ async def test_a_claim_is_allocated_and_reserved_in_one_write(world: World) -> N
     version = found["metadata"]["resourceVersion"]
     await reserve_claims(world.client, world.bind("p"))  # repeated after an unknown outcome
     assert (await world.cluster.get("resourceclaims", "c"))["metadata"]["resourceVersion"] == version
+
+
+async def test_queue_and_cards_are_written_with_the_finalizer(world: World) -> None:
+    former = {"annotations": {"volcano.sh/card.assigned": "{}", "mine": "x"}}
+    await world.cluster.patch("resourceclaims", "c", {"metadata": former})
+    await reserve_claims(world.client, world.bind("p"))
+    assert (await world.cluster.get("resourceclaims", "c"))["metadata"]["annotations"] == {**RECORD, "mine": "x"}
+    assert await world.status() == (["g0"], ["p"])
 
 
 async def test_every_write_is_reported_with_its_step_and_code(world: World) -> None:
@@ -200,7 +214,7 @@ async def test_opaque_parameters_keep_their_bytes(world: World, written: str) ->
     await reserve_claims(world.client, world.bind("p"))
     await reserve_claims(world.client, world.bind("q", None))
     found = await world.cluster.get("resourceclaims", "written")
-    assert found["metadata"]["finalizers"] == [FINALIZER]
+    assert (found["metadata"]["finalizers"], found["metadata"]["annotations"]) == ([FINALIZER], RECORD)
     assert [each["name"] for each in found["status"]["reservedFor"]] == ["p", "q"]
     assert await _as_written(world.cluster, written)
     for pod in ("p", "q"):

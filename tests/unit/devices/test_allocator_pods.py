@@ -53,7 +53,7 @@ _IN_ROWS: Final = (
     "rule 9.2", "rule 13.1",
 )  # fmt: skip
 #: Number of the rules in rules.yaml, by the first part of their names.
-_ELSEWHERE: Final = {"2": 11, "6": 6, "6.": 7, "8": 4, "10": 4, "13": 2, "15": 11}
+_ELSEWHERE: Final = {"2": 11, "6": 7, "6.": 8, "8": 4, "9.": 8, "10": 4, "12": 1, "13": 2, "15": 11}
 
 
 def test_every_rule_of_the_specification_has_a_test() -> None:
@@ -119,6 +119,48 @@ def test_after_a_restart_a_pod_is_charged_the_model_that_it_has(card: str) -> No
     assert held == ("g1@n2 b" if card == "NVIDIA-H200" else "g0@n2 b")
     (other,) = [_state_of(each) for each in found if each["kind"] == "Pod" and each["metadata"]["name"] == "c"]
     assert "quota: requested <1000>, total would be <3000>, but capability is <2000>" in other
+
+
+def _patched(items: list[Any], name: str, product: str | None) -> list[Any]:
+    """The objects with other devices in a slice; None: without the slice."""
+    found = []
+    for item in items:
+        if item["kind"] == "ResourceSlice" and item["metadata"]["name"] == name:
+            if product is None:
+                continue
+            for device in item["spec"]["devices"]:
+                device["attributes"]["productName"] = {"string": product}
+        found.append(item)
+    return found
+
+
+@pytest.mark.parametrize("product", ["NVIDIA H200", "NVIDIA H200 NVL", None])
+@pytest.mark.parametrize("source", ["resourceClaimTemplateName: t", "resourceClaimName: c"])
+def test_after_a_restart_a_pod_is_charged_the_card_in_the_record_of_its_claim(product: str | None, source: str) -> None:
+    claims, queue = f"resourceClaims=[{{name: r, {source}}}]", "queue one cards=NVIDIA-H200:1 cap=cpu:64,memory:1Ti"
+    world = f"{_WORLD}slice n1 1*NVIDIA-H200; resource_claim c class=gpu; {queue}; pod a queue=one cpu=1 {claims}"
+    items = run(objects_of({"cluster": world}), {}, "1m")
+    (claim,) = [each for each in items if each["kind"] == "ResourceClaim" and each.get("status")]
+    annotations = claim["metadata"]["annotations"]
+    assert annotations["capcard-sched.io/queue"] == "one"
+    assert annotations["volcano.sh/card.assigned"] == '{"NVIDIA-H200":1000}'
+    more = "slice n2 2*NVIDIA-H200; pod b queue=one cpu=1 resourceClaims=[{name: r, resourceClaimTemplateName: t}]"
+    found = run([*_patched(items, "n1", product), *objects_of({"cluster": more})], {}, "1m")
+    (other,) = [_state_of(each) for each in found if each["kind"] == "Pod" and each["metadata"]["name"] == "b"]
+    assert "quota: requested <1000>, total would be <2000>, but capability is <1000>" in other
+
+
+def test_a_claim_that_is_allocated_stays_that_of_its_queue() -> None:
+    named = "resourceClaims=[{name: r, resourceClaimName: c}]"
+    queues = "queue one cards=NVIDIA-H200:1 cap=cpu:64,memory:1Ti; queue two cards=NVIDIA-H200:1 cap=cpu:64,memory:1Ti"
+    world = f"{_WORLD}slice n1 1*NVIDIA-H200; resource_claim c class=gpu; {queues}; pod a queue=one cpu=1 {named}"
+    items = run(objects_of({"cluster": world}), {}, "1m")
+    items = [each for each in items if each["kind"] not in ("Pod", "PodGroup")]
+    for each in items:
+        each.get("status", {}).pop("reservedFor", None)  # without a consumer it stays allocated
+    found = run([*items, *objects_of({"cluster": f"pod b queue=two cpu=1 {named}"})], {}, "20s")
+    (other,) = [_state_of(each) for each in found if each["kind"] == "Pod" and each["metadata"]["name"] == "b"]
+    assert "resourceclaim default/c is charged to queue one" in other
 
 
 @pytest.mark.parametrize(

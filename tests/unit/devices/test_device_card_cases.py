@@ -55,7 +55,7 @@ class _Cluster:
         self._until = case.get("until", "1m")
 
     def printed(self, *words: str) -> str:
-        assert run([*words, "-f", self._file, *self._conf, "--until", self._until]) in (0, 1)
+        assert run([*words, "-f", self._file, *self._conf, "--until", self._until]) in (0, 1, 3)
         return self._capsys.readouterr().out
 
     def nodes(self) -> tuple[NodeRow, ...]:
@@ -102,6 +102,10 @@ def test_commands_show_the_figures(case: Json, tmp_path: Path, capsys: pytest.Ca
         row = rows[key]
         figures = _amounts(row.total, row.used, row.free)
         assert f"{row.sharing} {figures} {'|'.join(map(_box, row.boxes))}" == expected
+    for words, parts in case.get("what_if", {}).items():
+        text = " ".join(cluster.printed("what-if", *words.split()).split())
+        for part in parts:
+            assert part in text
     for name, parts in case.get("explain", {}).items():
         text = cluster.printed("explain", name)
         for part in parts:

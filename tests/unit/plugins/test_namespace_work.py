@@ -194,8 +194,9 @@ def test_a_claim_that_is_created_after_the_first_session_is_charged() -> None:
     wanted["metadata"]["namespace"] = "default"
     h.apply(ObjectChanged(decode(wanted, ResourceClaimObject)))
     h.settle()
-    assert not h.binds
-    assert "use resourceClaimTemplateName" in h.pod_message("late")
+    assert "late" in h.binds
+    ((card, amount),) = h.plugin("capacity-card").accounts.ledger.queues["q"].own.allocated.cards.items()
+    assert (card.startswith("NVIDIA"), amount) == (True, 1000)
 
 
 def test_a_device_keeps_a_bounded_number_of_results(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,7 +433,7 @@ def test_results_that_are_errors_keep_no_frames() -> None:
     """Each raise of one exception adds the frames that it passes to its traceback."""
     program = compile_selector("1 / 0 == 1")
     assert isinstance(program, Program)
-    content = DeviceContent(msgspec.convert({"name": "g", "attributes": {}}, SliceDevice), "d")
+    content = DeviceContent(msgspec.convert({"name": "g", "attributes": {}}, SliceDevice), "d", {})
     for _ in range(20):
         with pytest.raises(EvaluationError) as error:
             content.matches(program)

@@ -1,0 +1,143 @@
+"""Claims that pods name by `resourceClaimName`: one of their pods is charged for the devices.
+
+It is the first in `status.reservedFor`, else the first by uid; pods that are evicted come last. So the charge follows
+from claims and pods alone, also after a restart, and undoing a placement restores it. It stays in the queue of the pod
+whose placement allocated the claim: pods of other queues are refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from capcard_sched.devices.claims import Claim
+    from capcard_sched.model.job import Job, Task
+    from capcard_sched.plugins.capacity_card.cards import CardDemand, CardDemands
+    from capcard_sched.plugins.capacity_card.quota import JobAccount
+
+
+class _Payer(NamedTuple):
+    """The pod that is charged for a claim."""
+
+    uid: str
+    account: JobAccount
+    #: Thousandths.
+    amount: int
+
+
+class SharedClaims:
+    """The pods that hold quota and name such claims, and which of them is charged for each claim."""
+
+    def __init__(self, demands: CardDemands) -> None:
+        self.demands = demands
+        #: By key of a claim: uid of each pod to the account of its job.
+        self._users: dict[str, dict[str, JobAccount]] = {}
+        self._payers: dict[str, _Payer] = {}
+        #: By key of a claim the jobs that name it, and the claims by key of the job.
+        self._jobs: dict[str, set[str]] = {}
+        self._named: dict[str, frozenset[str]] = {}
+        self._unsettled: set[str] = set()
+        #: Increases with every change of a payer.
+        self.version = 0
+
+    def demand(self, task: Task) -> CardDemand:
+        """The demand of a pod, without the claims that other pods of its queue are charged for."""
+        demand = self.demands.of(task.cls)
+        paid, card = list[str](), ""
+        for key, _ in demand.shared:
+            payer = self._payers.get(key)
+            queue = payer.account.queue.name if payer is not None else self.demands.claims.queue_of(key)
+            if queue and (task.job is None or queue != task.job.queue):
+                return demand.refused(f"resourceclaim {key} is charged to queue {queue}")
+            if payer is None or payer.uid == task.uid:
+                continue
+            paid.append(key)
+            card = payer.account.charges[payer.uid].card
+        return demand.reduced(card, tuple(paid)) if paid else demand
+
+    def unpaid(self, task: Task) -> tuple[tuple[str, int], ...]:
+        """The claims that a pod may share and that no pod is charged for, with their amounts."""
+        return tuple([each for each in self.demands.of(task.cls).shared if each[0] not in self._payers])
+
+    # --- pods -------------------------------------------------------------------------------------------------------
+
+    def note(self, job: Job) -> None:
+        """Notes the claims that the pods of a job name. O(pods)."""
+        classes = {task.cls for task in job.tasks.values() if task.cls.claims}
+        named = {key for cls in classes for key, _ in self.demands.of(cls).shared}
+        self._unname(job.key)
+        if named:
+            self._named[job.key] = frozenset(named)
+        for key in named:
+            self._jobs.setdefault(key, set()).add(job.key)
+        self._unsettled |= named
+
+    def _unname(self, job: str) -> frozenset[str]:
+        named = self._named.pop(job, frozenset())
+        for key in named:
+            self._jobs[key].discard(job)
+            if not self._jobs[key]:
+                del self._jobs[key]
+        return named
+
+    def use(self, account: JobAccount, uid: str, shared: Iterable[tuple[str, int]]) -> None:
+        """Notes that a pod holds quota, begins to leave, or stays after all."""
+        for key, _ in shared:
+            self._users.setdefault(key, {})[uid] = account
+            self._unsettled.add(key)
+
+    def drop(self, uid: str, shared: Iterable[tuple[str, int]]) -> None:
+        """Notes that a pod is not charged any more."""
+        for key, _ in shared:
+            self._forget(key, uid)
+
+    def close(self, account: JobAccount) -> None:
+        """Notes that no pod of a job is charged any more."""
+        for key in sorted(self._unname(account.job.key)):
+            for uid in [uid for uid, of in self._users.get(key, {}).items() if of is account]:
+                self._forget(key, uid)
+
+    def _forget(self, key: str, uid: str) -> None:
+        users = self._users.get(key, {})
+        users.pop(uid, None)
+        if not users:
+            self._users.pop(key, None)
+        payer = self._payers.get(key)
+        if payer is not None and payer.uid == uid:
+            del self._payers[key]
+            self.version += 1
+        self._unsettled.add(key)
+
+    # --- charges ----------------------------------------------------------------------------------------------------
+
+    def settle(self, claims: Mapping[str, Claim], recharge: Callable[[JobAccount, str, int], None]) -> set[str]:
+        """Chooses who is charged for the claims whose pods changed. Returns the keys of the jobs that name them.
+
+        `recharge` adds thousandths to the charge of a pod.
+        """
+        found: set[str] = set()
+        for key in sorted(self._unsettled):
+            claim, before = claims.get(key), self._payers.get(key)
+            payer = self._payer(key, claim.first_consumer if claim is not None else "")
+            if payer != before:
+                if before is not None:
+                    recharge(before.account, before.uid, -before.amount)
+                if payer is None:
+                    self._payers.pop(key, None)
+                else:
+                    self._payers[key] = payer
+                    recharge(payer.account, payer.uid, payer.amount)
+                self.version += 1
+            found |= self._jobs.get(key, set())
+        self._unsettled.clear()
+        return found
+
+    def _payer(self, key: str, first: str) -> _Payer | None:
+        users = self._users.get(key)
+        if not users:
+            return None
+        uid = min(users, key=lambda uid: (uid in users[uid].leaving, uid != first, uid))
+        demand = self.demands.of(users[uid].job.tasks[uid].cls)
+        return _Payer(uid, users[uid], self.demands.part(demand, key))
