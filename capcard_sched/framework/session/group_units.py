@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -11,6 +12,10 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.groups import SubGroup
     from capcard_sched.model.job import Job, Task
+
+
+#: Units whose sums are compared: one object may have thousands.
+_MOST_COMPARED: Final = 256
 
 
 class GroupUnit(NamedTuple):
@@ -100,16 +105,24 @@ def next_unit(job: Job, waiting: Sequence[GroupUnit]) -> int:
 
 
 def _first_of_fewest(waiting: Sequence[GroupUnit], lacking: int) -> int:
-    """The first of the units that together have `lacking` pods, or as few more as possible."""
-    several = [at for at, unit in enumerate(waiting) if unit.need > 1]
-    singles = len(waiting) - len(several)
+    """The first of the units that together have `lacking` pods, or as few more as possible.
+
+    Of many units the first ones are compared; where these do not have enough pods, all of them are needed.
+    O(compared units x their pods / 64).
+    """
+    several = [*islice((at for at, unit in enumerate(waiting) if unit.need > 1), _MOST_COMPARED)]
+    is_needed = len(several) == _MOST_COMPARED and sum(waiting[at].need for at in several) < lacking
+    if is_needed or not several:
+        return several[0] if several else 0
+    singles = sum(unit.need == 1 for unit in waiting)
     sums = [1]  # by number of the last units: bit n is set if some of them need n pods together
     for at in reversed(several):
         sums.append(sums[-1] | sums[-1] << waiting[at].need)
     sums.reverse()
-    reached = [total for total in range(sums[0].bit_length()) if sums[0] >> total & 1 and total + singles >= lacking]
-    below = [total for total in reached if total <= lacking]
-    total = below[-1] if below else min(reached, default=0)
+    total = (sums[0] & ((2 << lacking) - 1)).bit_length() - 1  # the most of them up to `lacking`
+    if total + singles < lacking:
+        beyond = sums[0] >> lacking
+        total = lacking + (beyond & -beyond).bit_length() - 1 if beyond else 0
     for number, at in enumerate(several if total else ()):
         rest = total - waiting[at].need
         if rest >= 0 and sums[number + 1] >> rest & 1:

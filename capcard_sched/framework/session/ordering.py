@@ -73,6 +73,7 @@ class Rounds:
 
     A job or queue whose key hook fails is skipped and reported. The jobs of a queue beyond its share of the session
     deadline are deferred: in the next session they precede the jobs that were tried, except in a strict FIFO queue.
+    Those of a namespace beyond a bound precede the tried ones of such namespaces; jobs of others keep their order.
     """
 
     __slots__ = ("_action", "_attempted", "_deferred", "_held", "_hook", "_jobs", "_later", "_queues", "_session")
@@ -180,19 +181,22 @@ class Rounds:
             while not work.allows_attempt(job):
                 held.append(job)
                 if queue.strict_fifo or not waiting:
-                    self._defer(queue, waiting)
+                    self._defer(queue, waiting, of_namespaces=True)
                     return None
                 job = waiting.pop()
             if held and not waiting:
                 self._attempted.setdefault(queue.name, []).append(job.key)
-                self._defer(queue, waiting)
+                self._defer(queue, waiting, of_namespaces=True)
                 return job
         if deadline.may_defer or work.is_enabled:
             self._attempted.setdefault(queue.name, []).append(job.key)
         return job
 
-    def _defer(self, queue: Queue, waiting: KeyHeap[Job]) -> None:
-        """Leaves jobs to the next session: those that wait behind the queue's share, and the held ones."""
+    def _defer(self, queue: Queue, waiting: KeyHeap[Job], *, of_namespaces: bool = False) -> None:
+        """Leaves jobs to the next session: those that wait behind the queue's share, and the held ones.
+
+        `of_namespaces`: the held ones alone; in a strict FIFO queue others wait behind them, in their order.
+        """
         session, known = self._session, self._deferred.get(queue.name)
         attempted = self._attempted.get(queue.name, ())
         order = dict.fromkeys(known.tried if known is not None else ())
@@ -203,9 +207,13 @@ class Rounds:
         since_change = frozenset(attempted)
         if known is not None and not session.changed:
             since_change |= known.since_change
-        tried = {key: position for position, key in enumerate((key for key in order if key in session.jobs), 1)}
+        held, jobs = self._held.pop(queue.name, ()), session.jobs
+        beyond_bounds = {job.namespace for job in held}
+        behind = [
+            key for key in order if key in jobs and not (of_namespaces and jobs[key].namespace not in beyond_bounds)
+        ]
+        tried = {key: position for position, key in enumerate(behind, 1)}
         session.carry_over.defer(self._action, queue.name, Deferral(refusal, tried, since_change))
-        held = self._held.pop(queue.name, ())
         beyond = ((job, self._refusal(session.namespace_work.reason(job), queue)) for job in held)
         for job, reason in chain(beyond, ((job, refusal) for job in waiting)):
             if job.key not in since_change:

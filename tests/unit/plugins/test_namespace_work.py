@@ -96,6 +96,29 @@ def _cluster(more: str = "", actions: str = "allocate, backfill") -> Harness:
     return h
 
 
+@pytest.mark.parametrize("actions", ["allocate", "enqueue, allocate"])
+def test_the_order_of_other_namespaces_stays(actions: str) -> None:
+    """A job that waits is not put behind younger ones of a lower priority, where another namespace is at its bound."""
+    h = _cluster(", {name: priority}, {name: overcommit}", actions)
+    h.queue("q", capability={"cpu": "100000", "example.com/x": "1"})
+    h.node("x", cpu="8", resources={"example.com/x": 1})
+    h.priority_class("urgent", 1000)
+    h.group("holds", queue="q", namespace="good")
+    h.pod("holds", group="holds", namespace="good", requests={"example.com/x": 1}, node="x", phase="Running")
+    phase, needs = "Pending" if "enqueue" in actions else "Inqueue", {"example.com/x": 1}
+    h.group("high", queue="q", namespace="good", phase=phase, priority_class="urgent", min_resources=needs)
+    h.pod("high", group="high", namespace="good", priority=1000, requests=needs)
+    for number in range(_HOSTILE):
+        h.group(f"bad-{number}", queue="q", namespace="bad")
+        _put(h, number, "bad", f"bad-{number}", f"bad-{number}", _hostile(number))
+    assert h.step().report.unfinished, "the other namespace is at its bound"
+    h.apply(ObjectGone("Pod", "good", "holds"))
+    h.group("low", queue="q", namespace="good", phase=phase, min_resources=needs)
+    h.pod("low", group="low", namespace="good", requests=needs)
+    h.step()
+    assert [*h.binds] == ["high"]
+
+
 @pytest.mark.parametrize("alone", [True, False], ids=["a PodGroup each", "one elastic PodGroup"])
 def test_a_namespace_has_a_bound_of_searches_in_a_session(alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     h = _cluster()
