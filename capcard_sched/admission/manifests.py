@@ -12,6 +12,7 @@ from capcard_sched.admission.queues import queue_findings
 from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, ClusterView
 from capcard_sched.model.kinds import group_of, is_native, kind_of
 from capcard_sched.model.objects import ObjectMeta, QueueObject
+from capcard_sched.model.quoting import plural
 from capcard_sched.validation.checks import Finding
 from capcard_sched.validation.inventory import as_map, as_maps, object_name, value_at
 from capcard_sched.validation.names import check_annotation_key, check_labels
@@ -50,7 +51,7 @@ class FileView:
         """The findings about an object whose known fields have their types: at most 64, and the number of others."""
         found = list(dict.fromkeys(self._check(obj))) if is_native(obj) else []
         more = len(found) - MAX_FINDINGS
-        return [*found[:MAX_FINDINGS], Finding("error", "", f"{more} more problems")] if more > 0 else found
+        return [*found[:MAX_FINDINGS], Finding("error", "", plural(more, "more problem"))] if more > 0 else found
 
     def _check(self, obj: Json) -> Iterator[Finding]:
         metadata = as_map(obj.get("metadata"))

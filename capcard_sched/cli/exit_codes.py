@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Protocol, TypeAlias
 from cyclopts import Parameter
 
 from capcard_sched.cli.output import put_error
+from capcard_sched.model.quoting import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -94,8 +95,8 @@ class FailureWatch:
     def report(self) -> int:
         """Print one line per distinct error. Returns the exit status of the run."""
         for (plugin, hook, error), times in self.outside.items():
-            put_error(f"warning: plugin {plugin}, {hook}: {error} ({times} times)")
+            put_error(f"warning: plugin {plugin}, {hook}: {error} ({plural(times, 'time')})")
         for (plugin, hook, error), times in self.failures.items():
             origin = f"plugin {plugin}, {hook}" if plugin else hook
-            put_error(f"internal error: {origin}: {error} ({times} times; the results may be incomplete)")
+            put_error(f"internal error: {origin}: {error} ({plural(times, 'time')}; the results may be incomplete)")
         return INTERNAL_ERROR if self.failures else 0

@@ -49,7 +49,7 @@ def print_overview(found: LoadedCluster, elapsed: float, evictions: Sequence[Evi
     shown = _most_urgent(jobs)
     _print("Jobs", JOBS, shown)
     if len(shown) < len(jobs):
-        put(f"... and {len(jobs) - len(shown)} more jobs")
+        put(f"... and {plural(len(jobs) - len(shown), 'more job')}")
     assert QUEUES.arrange is not None
     _print("Queues", QUEUES._replace(remarks=lambda _: ()), QUEUES.arrange(read_queues(found)))
     _print("Cards", _CARDS, card_totals(found))

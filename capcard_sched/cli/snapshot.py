@@ -12,6 +12,7 @@ from capcard_sched.cli.output import put_error
 from capcard_sched.cli.sources.load import live_input
 from capcard_sched.cli.sources.source import INSTALLED_CONF, CacheFlag, Source
 from capcard_sched.daemon.diagnosis.saved_state import document_text, manifests_of
+from capcard_sched.model.quoting import plural
 
 
 def snapshot(
@@ -49,5 +50,5 @@ def snapshot(
         return usage_error(str(error))
     except OSError as error:
         return usage_error(f"{error.filename or output}: {error.strerror or error}")
-    put_error(f"wrote {len(items) + len(explained)} objects to {output}")
+    put_error(f"wrote {plural(len(items) + len(explained), 'object')} to {output}")
     return 0

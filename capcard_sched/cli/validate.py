@@ -286,6 +286,7 @@ class Checker:
                 begins = _NO_PLACE.get(workload.exceeded.places)
                 if begins is not None and self._raised(places[key], begins):
                     continue
+                cause = f"queue {owner} has no quota for card {name}"
                 if workload.exceeded.places:
                     message = workload.exceeded.text("").partition(";")[0]  # no session reserves anything here
                 elif not owner:
@@ -295,14 +296,29 @@ class Checker:
                     )
                 elif not figures.limit and workload.has_no_quota:
                     message = f"can never start: {no_card_quota(owner)}, and it needs {needed} x {name}"
-                self.rows.append(places[key].row("error", _FIELDS.get(key[0], "spec"), message))
+                    cause = no_card_quota(owner)
+                detail, accepted = self._replaced(places[key], cause)
+                self.rows.append(places[key].row("error", _FIELDS.get(key[0], "spec"), message + detail, accepted))
+
+    def _replaced(self, obj: _CheckedObject, cause: str) -> tuple[str, str]:
+        """The details and the accepted form of the warnings about an object with a cause, which an error replaces."""
+        found = [row for row in self.rows if self._is_about(row, obj, (cause,))]
+        self.rows = [row for row in self.rows if row not in found]
+        return (found[0].message.removeprefix(cause), found[0].accepted) if found else ("", "")
+
+    @staticmethod
+    def _is_about(row: FindingRow, obj: _CheckedObject, begins: tuple[str, ...]) -> bool:
+        """Whether a row is a warning about an object, and its text begins with one of `begins`."""
+        own = obj.row("warning", "", "")
+        return (row.file, row.document, row.object, row.severity) == (
+            own.file, own.document, own.object, own.severity
+        ) and row.message.startswith(begins)  # fmt: skip
 
     def _raised(self, obj: _CheckedObject, begins: tuple[str, ...]) -> bool:
         """Raises the warnings about an object whose text begins with one of `begins` to errors; False without one."""
-        own, is_found = obj.row("warning", "", ""), False
+        is_found = False
         for index, row in enumerate(self.rows):
-            is_own = (row.file, row.document, row.object) == (own.file, own.document, own.object)
-            if is_own and row.severity == "warning" and row.message.startswith(begins):
+            if self._is_about(row, obj, begins):
                 message = f"can never start: {row.message}"
                 self.rows[index], is_found = msgspec.structs.replace(row, severity="error", message=message), True
         return is_found
@@ -412,7 +428,7 @@ def _print_table(checker: Checker, counts: Counter[Severity]) -> None:
 
     from capcard_sched.reports.terminal import EscapingConsole
 
-    console = EscapingConsole(highlight=False, soft_wrap=True)
+    console = EscapingConsole(soft_wrap=True)
     styles: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "note": "cyan"}
     ranked = sorted(checker.rows, key=lambda row: list(styles).index(row.severity))
     for row in ranked:

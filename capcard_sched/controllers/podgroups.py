@@ -59,6 +59,7 @@ from capcard_sched.model.annotations import (
 from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.numbers import whole_number
 from capcard_sched.model.pod_facts import group_of, role_of
+from capcard_sched.model.quoting import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -263,7 +264,7 @@ class PodGroupController:
         if self._inherit and annotated is not None and annotated > _replicas(owner) and uid not in self._reported:
             self._reported.add(uid)
             name = meta(owner)["name"]
-            text = f"{GROUP_MIN_MEMBER}={annotated} is more than the {_replicas(owner)} replicas of {name}"
+            text = f"{GROUP_MIN_MEMBER}={annotated} is more than the {plural(_replicas(owner), 'replica')} of {name}"
             writes.append(event_on(POD_GROUP, group, "MinMemberCapped", text, warning=True))
         return writes
 

@@ -292,7 +292,7 @@ class QueuePosition(InsightPart, frozen=True, kw_only=True):
 
 #: What the estimate of an end rests on.
 EstimateSource: TypeAlias = Literal[
-    "Annotation", "RunningEstimate", "LikeJobs", "ActiveDeadline", "Simulation", "Unknown"
+    "Annotation", "RunningEstimate", "LikeJobs", "ActiveDeadline", "Simulation", "Termination", "Unknown"
 ]
 
 

@@ -18,6 +18,7 @@ _HIDDEN: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
+_ONE_OF_MANY: Final = re.compile(r"\b1 pods\b")
 _HIDDEN_IN_LINES: Final = re.compile(_HIDDEN.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
 
 
@@ -77,8 +78,13 @@ def command(*words: str) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 node`, `2 nodes`."""
+    """`1 node`, `2 nodes`: the one place that chooses the form of a noun."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def with_singulars(text: str) -> str:
+    """A text of an event, which counts `1 pods`, with `1 pod`."""
+    return _ONE_OF_MANY.sub("1 pod", text)
 
 
 def brief(names: Sequence[str], most: int = 4) -> str:

@@ -41,6 +41,7 @@ _SOURCES: Final = {
     "RunningEstimate": "runningEstimate",
     "ActiveDeadline": "activeDeadlineSeconds",
     "Simulation": "simulated duration",
+    "Termination": "its pods are terminating",
     "Unknown": "no estimate",
 }
 _DONE: Final = frozenset({"Scheduled", "Finished"})
@@ -134,7 +135,8 @@ def basis_of(found: ExpectedStart) -> str:
     """The basis of an expected start: `12 like jobs`, `runningEstimate`; "" for a start that awaits no end."""
     return ", ".join(
         dict.fromkeys(
-            f"{one.like_jobs} like jobs" if one.source == "LikeJobs" else _SOURCES[one.source] for one in found.awaited
+            plural(one.like_jobs, "like job") if one.source == "LikeJobs" else _SOURCES[one.source]
+            for one in found.awaited
         )
     )
 
@@ -199,7 +201,8 @@ def _pending(item: PendingPods, found: JobDiagnosis) -> list[RenderableType]:
     head = (f"{brief(item.names)}: ", "bold")
     if item.refusal is not None and any(item.refusal.message == other.message for other in found.refusals):
         is_refused = found.phase in {"", PodGroupPhase.PENDING.value} and found.stage != "NotProcessed"
-        return [Text.assemble(head, "PodGroup not admitted" if is_refused else _OUTCOMES["untried"])]
+        untried = "no domain fits the gang" if item.refusal.hook == "hyper_node_order" else _OUTCOMES["untried"]
+        return [Text.assemble(head, "PodGroup not admitted" if is_refused else untried)]
     on, to = (f" on {item.node}", f" to {item.node}") if item.node else ("", "")
     parts: list[RenderableType] = [Text.assemble(head, _OUTCOMES[item.outcome].format(on=on, to=to))]
     if item.message and item.outcome in {"refused", "unfit"}:

@@ -8,6 +8,7 @@ from capcard_sched.controllers.objects import JsonObject, annotations_of, has_en
 from capcard_sched.model.annotations import NODE_VGPU_HANDSHAKE, NODE_VGPU_REGISTER, VGPU_IDS
 from capcard_sched.model.card_registration import decode_registration, handshake_state, ignores_health
 from capcard_sched.model.pod_devices import decode_devices
+from capcard_sched.model.quoting import plural
 from capcard_sched.reports.tables import titled
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def shared_cards_table(rows: Sequence[SharedCardRow]) -> list[str]:
         )
         last = row.node
     found = titled("Shared cards", _HEADERS, lines, {"NODE", "GPU", "", "PODS"})
-    return [*found, f"... and {hidden} more shared cards"] if hidden > 0 else found
+    return [*found, f"... and {plural(hidden, 'more shared card')}"] if hidden > 0 else found
 
 
 def _bar(row: SharedCardRow) -> str:

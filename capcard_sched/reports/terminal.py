@@ -37,7 +37,17 @@ class _Unpadded:
 
 
 class EscapingConsole(Console):
-    """A console that shows control and direction characters of texts as escapes; its own styles work."""
+    """A console that shows control and direction characters of texts as escapes; its own styles work.
+
+    Brackets and colons of texts are no markup: `[capacity-card, allocatable]` and the names of users stay.
+    """
+
+    def __init__(
+        self, *, file: IO[str] | None = None, width: int | None = None, stderr: bool = False, soft_wrap: bool = False
+    ) -> None:
+        super().__init__(
+            file=file, width=width, stderr=stderr, soft_wrap=soft_wrap, highlight=False, markup=False, emoji=False
+        )
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """The segments of a renderable, escaped."""
@@ -48,11 +58,11 @@ class EscapingConsole(Console):
 
 def console_for(*, stderr: bool = False, plain_width: int = _PLAIN_WIDTH) -> Console:
     """A console as wide as the terminal. Without a terminal it has a fixed width in columns and pads no line."""
-    console = EscapingConsole(stderr=stderr, highlight=False)
+    console = EscapingConsole(stderr=stderr)
     if console.is_terminal:
         return console
     stream = _Unpadded(sys.stderr if stderr else sys.stdout)
-    return EscapingConsole(file=cast("IO[str]", stream), width=plain_width, highlight=False)
+    return EscapingConsole(file=cast("IO[str]", stream), width=plain_width)
 
 
 def format_base_amount(resource: str, amount: int) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS, CardLabels
 from capcard_sched.model.group_affinity import AFFINITY_FIELD, AFFINITY_PLUGIN
 from capcard_sched.model.kinds import KIND_BY_NAME
+from capcard_sched.model.quoting import plural
 from capcard_sched.simulation.clock import SECOND
 from capcard_sched.simulation.kinds import (
     SCENARIO,
@@ -56,7 +57,7 @@ class InputError(ValueError):
         self.problems = tuple(map(str, problems))
         lines = list(self.problems[:_SHOWN_ERRORS])
         if len(self.problems) > _SHOWN_ERRORS:
-            lines.append(f"... and {len(self.problems) - _SHOWN_ERRORS} more problems")
+            lines.append(f"... and {plural(len(self.problems) - _SHOWN_ERRORS, 'more problem')}")
         super().__init__("\n".join(lines))
 
 

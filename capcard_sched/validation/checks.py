@@ -24,7 +24,7 @@ from capcard_sched.model.cards import (
     parse_card_quota,
     parse_card_request,
 )
-from capcard_sched.model.quoting import escaped
+from capcard_sched.model.quoting import escaped, plural
 from capcard_sched.model.reasons import INVALID_CARD_LABEL
 from capcard_sched.model.resources import similar_resource
 from capcard_sched.validation.budget import checkpoint
@@ -103,7 +103,7 @@ def capped(findings: Iterable[Finding]) -> list[Finding]:
             break
     further = [(severity, count - MOST_FINDINGS) for severity, count in counts.items() if count > MOST_FINDINGS]
     least = "at least " if counts["error"] == MOST_ERRORS else ""
-    return kept + [Finding(severity, "", f"{least}{count} further findings") for severity, count in further]
+    return kept + [Finding(severity, "", f"{least}{plural(count, 'further finding')}") for severity, count in further]
 
 
 def listed(names: Collection[str]) -> str:

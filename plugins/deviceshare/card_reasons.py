@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.model.card_registration import MIG
+from capcard_sched.model.quoting import plural
 from capcard_sched.plugins.deviceshare.shared_card import ALL_CORES, Cause
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def _too_few(request: VgpuRequest, wanted: ContainerRequest, cards: Sequence[Sha
 
 
 def _cards(number: int) -> str:
-    return f"{number:,} card{'' if number == 1 else 's'}"
+    return plural(number, "card")
 
 
 def _text(cause: Cause, card: SharedCard, wanted: ContainerRequest) -> str:
@@ -91,7 +92,7 @@ def _text(cause: Cause, card: SharedCard, wanted: ContainerRequest) -> str:
             free = f"{max(0, ALL_CORES - use.cores)} of {ALL_CORES} cores free"
             return f"{free}, {share.cores} requested" if share.cores else free
         case Cause.EXCLUSIVE:
-            pods = f"{use.number:,} share{'' if use.number == 1 else 's'} in use"
+            pods = f"{plural(use.number, 'share')} in use"
             return f"{pods}, {ALL_CORES} cores need an unused card"
         case Cause.TYPE:
             return f"type {model.type} or uuid excluded by the pod's annotations"

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from capcard_sched.model import annotations as keys
+from capcard_sched.model.quoting import plural
 from capcard_sched.plugins.deviceshare.card_ledger import BookedDevices, LeastShares
 from capcard_sched.plugins.deviceshare.card_reasons import CardReasons, free_text, node_reason
 from capcard_sched.plugins.deviceshare.device_choice import ChosenShare, DeviceChoice, NoChoice
@@ -109,8 +110,8 @@ class GpuShareDevices(DeviceType):
         for index, card in enumerate(refused.now):
             text = "fits"
             if index in refused.cards and request.number:
-                pods = f"{card.use.number:,} pod{'' if card.use.number == 1 else 's'}"
-                text = f"{pods}, {request.number:,} card{'' if request.number == 1 else 's'} without pods requested"
+                pods = plural(card.use.number, "pod")
+                text = f"{pods}, {plural(request.number, 'card')} without pods requested"
             elif index in refused.cards:
                 free = card.model.memory - card.use.memory
                 short.append(request.memory - free)

@@ -99,6 +99,7 @@ CAUSES: Final[tuple[tuple[str, str], ...]] = (
 NODE_CAUSES: Final[tuple[tuple[str, str], ...]] = (
     (r"(?P<resource>\S+) free on one node", "node"),
     (r"needs? \S+ (?P<resource>\S+?), and (the largest node|\S+) has", "node"),
+    (r"needs? \S+ (?P<resource>\S+?), and no node has any", "node"),
     (r"needs? \S+ (?P<resource>\S+?), and .+? have at most \S+", "node"),
     (r"needs? \S+ (?P<resource>.+?), and the (largest node|cluster) has", "node"),
     (r"No node has \S+ (?P<resource>.+?) free", "node"),

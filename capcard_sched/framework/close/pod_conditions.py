@@ -15,6 +15,7 @@ from capcard_sched.model.annotations import QUEUE_ALLOCATION_GATE
 from capcard_sched.model.intents import Intent, RemoveGate, UpdatePodCondition
 from capcard_sched.model.job import GRACE_SECONDS
 from capcard_sched.model.quantity import format_amount
+from capcard_sched.model.quoting import plural
 from capcard_sched.model.resources import PODS
 from capcard_sched.model.status import TaskStatus
 
@@ -312,7 +313,7 @@ class _Texts:
         shapes: Counter[str] = Counter()
         for cls, count in counts.items():
             shapes[_shape(session, cls)] += count
-        return ", ".join(f"{n} pod{'s' if n > 1 else ''} ({shape})" for shape, n in sorted(shapes.items()))
+        return ", ".join(f"{plural(n, 'pod')} ({shape})" for shape, n in sorted(shapes.items()))
 
     def _lacks_node(self, uid: str) -> bool:
         if self._written is None:

@@ -27,14 +27,15 @@ _MOST_NODES: Final = 8
 
 def missing_claims(snapshot: Snapshot, task: Task) -> str:
     """`ResourceClaimTemplate t does not exist; did you mean tt?` of a pod without its claims; "" for none."""
-    found, templates = [], snapshot.claim_templates
+    found = []
     for each in task.cls.claims:
-        key = f"{task.namespace}/{each.template}"
-        if each.template and not each.claim and key not in templates:
-            known = [name.partition("/")[2] for name in templates if name.startswith(f"{task.namespace}/")]
-            close = nearest(each.template, known)
+        kind, name, known = "ResourceClaimTemplate", each.template, snapshot.claim_templates.keys()
+        if each.claim:
+            kind, name, known = "ResourceClaim", each.claim, snapshot.claims.claims.keys()
+        if name and f"{task.namespace}/{name}" not in known:
+            close = nearest(name, [key.partition("/")[2] for key in known if key.startswith(f"{task.namespace}/")])
             meant = f"; did you mean {escaped(close)}?" if close else ""
-            found.append(f"ResourceClaimTemplate {escaped(each.template)} does not exist{meant}")
+            found.append(f"{kind} {escaped(name)} does not exist{meant}")
     return "; ".join(dict.fromkeys(found))
 
 

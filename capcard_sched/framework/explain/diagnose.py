@@ -43,6 +43,8 @@ def diagnose_job(
     if session is None:
         raise ValueError("no session has run yet")
     facts = JobFacts(snapshot, session, job, pod, limits, attempt)
+    if pod and [one.outcome for one in facts.pending] == ["schedulable"]:  # the other members are the cause
+        facts = JobFacts(snapshot, session, job, "", limits, attempt)
     found = decide(facts)
     if claims is not None:
         claims += found.claims

@@ -90,7 +90,9 @@ class JobFacts:
         # A session refuses a missing PodGroup after a grace period, which a reader of the cluster begins anew.
         missing = refusal_of(job) if job.pending and not job.uid else None
         self._missing = missing and TaskOutcome("refused", missing.message, refusal=missing)
-        self.refusals = [missing] if missing is not None else session.results.refusals_of(job)
+        self.refusals = (
+            [missing] if missing is not None else list(map(self._measured, session.results.refusals_of(job)))
+        )
         #: The job that blocks this one in its FIFO queue; None for none.
         self.head = session.jobs.get(session.results.blocked_by_head.get(job.key, ""))
         #: Queue to `spec.capability`.
@@ -185,7 +187,8 @@ class JobFacts:
             return PendingPods(names=names, outcome="untried", message="not tried in the last session")
         session = self._session
         fitting = {found.node for task in tasks if (found := session.results.outcome_of(task.uid)) is not None}
-        rejection = self._attempt.rejections.get(tasks[0].uid)
+        known = self._attempt.rejections
+        rejection = next((known[task.uid] for task in tasks if task.uid in known), None)  # of members that had no node
         if rejection is None and outcome.kind == "unfit" and self.job.queue in session.queues:
             rejection = self._limits.rejection_of(session, tasks[0])
             if outcome.message and rejection.message != outcome.message:
@@ -204,6 +207,20 @@ class JobFacts:
         )
 
     # --- limits -----------------------------------------------------------------------------------------------------
+
+    def _measured(self, refusal: Refusal) -> Refusal:
+        """The refusal of all jobs of an overused queue, with the limit that refuses a pending pod of this one.
+
+        Not that of pods which backfill tried: they need nothing of the queue.
+        """
+        session = self._session
+        task = next((one for one in self.waiting if not one.cls.best_effort), None)
+        if refusal.hook != "overused" or task is None or self.job.queue not in session.queues:
+            return refusal
+        found = session.dispatch.refusal("allocatable", session.queues[self.job.queue], task)
+        if found is None or found.figures is None:
+            return refusal
+        return msgspec.structs.replace(found, reason=refusal.reason, message=refusal.message)
 
     def refusal_of(self, pods: PendingPods) -> Refusal | None:
         return self._refusal_of.get(pods.names[0])

@@ -125,6 +125,25 @@ def lacks_pods(snapshot: Snapshot, task: Task) -> bool:
     )
 
 
+def affine_nodes(snapshot: Snapshot, task: Task) -> frozenset[str]:
+    """The nodes that share each topology of the required affinity of a pod with a placed pod that all terms select."""
+    terms = _terms(task)
+    selectors, known = list(_selectors(task, terms)), snapshot.namespaces
+    placed = [
+        one.node.labels
+        for one in snapshot.tasks_by_uid.values()
+        if one.node is not None
+        and one.status not in COMPLETED_STATUSES
+        and all(selector.selects(one.namespace, one.labels, known) for selector in selectors)
+    ]
+    domains = [{labels[term.topology_key] for labels in placed if term.topology_key in labels} for term in terms]
+    return frozenset(
+        node.name
+        for node in snapshot.nodes.by_name.values()
+        if all(node.labels.get(term.topology_key) in found for term, found in zip(terms, domains, strict=True))
+    )
+
+
 def awaits_pods(snapshot: Snapshot, task: Task) -> bool:
     """Whether a required affinity of a pod selects pods of others: a start depends on theirs."""
     terms = _terms(task)

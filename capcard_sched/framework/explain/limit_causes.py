@@ -13,6 +13,7 @@ from capcard_sched.model.quantity import in_units
 from capcard_sched.model.quoting import brief, plural
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.workload import display_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +89,7 @@ def not_admitted(data: JobFacts, refusal: Refusal) -> StageResult:
     if not data.is_own_limit(refusal, figures):
         return StageResult("NotAdmitted", f"{needs}, and {data.given_by(refusal.queue, figures, refusal)}: {split}")
     row = data.limit_row(refusal.queue, resource)
-    facts += sentences.users(row)
+    facts += sentences.users(row, display_name(data.job))
     # Admission counts no pods above the minimum of their job; an end of such pods leaves the queue as full.
     reserved = in_units(resource, figures.reserved)
     counted = taken - reserved
@@ -103,7 +104,9 @@ def not_admitted(data: JobFacts, refusal: Refusal) -> StageResult:
             f"Cards are not the reason: queue {other.queue} has {amount_of(other.resource, other.free)} of "
             f"{quantity(other.resource, other.quota)} free"
             for other in data.limits
-            if other.quota and other.resource not in (CPU, MEMORY) and (other.free or 0) >= other.requested
+            if other.quota
+            and other.resource not in (CPU, MEMORY)
+            and (other.free or 0) >= max(other.requested, _devices(data))
         ]
     summary = f"{needs}, and {owner} has {left} left of its quota of {amount_of(resource, limit)} ({split})"
     quota = taken + needed
@@ -111,6 +114,12 @@ def not_admitted(data: JobFacts, refusal: Refusal) -> StageResult:
     text = _when("It is admitted", owner, resource, missing, quota)
     claims = () if "|" in resource else (QuotaClaim(text, ((refusal.queue, resource, quota),), 0),)
     return StageResult("NotAdmitted", summary, facts, claims)
+
+
+def _devices(data: JobFacts) -> float:
+    """The devices of `minResources`, for a job without pods: their cards are not known."""
+    amounts_of = {} if data.tasks else data.job.min_resources or {}
+    return sum(in_units(name, amount) for name, amount in amounts_of.items() if data.card_labels.is_device(name))
 
 
 def admits_nothing(data: JobFacts) -> str:
@@ -209,7 +218,7 @@ def over_limit(data: JobFacts, refused: PendingPods, refusal: Refusal, fitting: 
     else:
         summary = f"{of} {has} too little quota left: {used} used; {needs}"
     facts = [f"Queue {row.queue} has no quota for {row.resource}" for row in absent if len(absent) < len(rows)]
-    facts += [fact for row in rows for fact in sentences.users(row)]
+    facts += [fact for row in rows for fact in sentences.users(row, display_name(data.job))]
     counts = dict.fromkeys((starts, 1)) if len(rows) > 1 and not is_gang else (starts if is_gang else 1,)
     claims = [one for pods in counts if (one := _claim(data, rows, per_pod, pods, is_gang=is_gang)) is not None]
     return StageResult("OverQuota", summary, facts, claims)
@@ -229,10 +238,11 @@ def _refusing_rows(data: JobFacts, refusal: Refusal, figures: Figures) -> list[L
 
 
 def _tightest(data: JobFacts, resource: str) -> LimitUse | None:
-    """The limit that refuses one pod: that of the queue, else of its nearest ancestor; that of the queue for none."""
+    """The limit that refuses one pod, that of the queue or of its nearest ancestor; without one, the smallest."""
     rows = [row for row in data.limits if row.resource == resource]
     short = [row for row in rows if row.free is not None and row.free < row.requested_per_pod]
-    return next(iter((*short, *rows)), None)
+    smallest = sorted((row for row in rows if row.free is not None), key=lambda row: row.free or 0.0)
+    return next(iter((*short, *smallest, *rows)), None)
 
 
 def _subject(data: JobFacts, queues: Sequence[str]) -> str:
@@ -256,8 +266,8 @@ def _claim(data: JobFacts, rows: Sequence[LimitUse], per_pod: float, pods: int, 
         quota = row.used + pods * per_pod
         text = _when(who, f"queue {row.queue}", row.resource, 0.0 if data.queue.ahead else missing, quota)
         return QuotaClaim(text, ((row.queue, row.resource, quota),), pods)
-    if len({row.queue for row in rows}) > 1:
-        return None
+    if len({row.queue for row in rows}) > 1 or (is_gang and any((row.free or 0) >= per_pod for row in rows)):
+        return None  # a gang that shares its pods among several cards needs less of each
     more = max(pods * per_pod + row.used - (row.quota or 0.0) for row in rows)
     where = "" if rows[0].queue == data.queue.name else f" in queue {rows[0].queue}"
     either = "either card" if len(rows) == 2 else f"any of the {len(rows)} cards"

@@ -139,12 +139,22 @@ def _larger_than_nodes(data: JobFacts) -> list[str]:
             more = places_of(data.node_groups, cls, cards.names or None)
             if more is None or any(awaits_slices(data.session_snapshot, task) for task in data.waiting[:1]):
                 continue
-            if text := _too_large(own, data.needed_of(cls), data.job.min_available, more, data.offered):
+            if text := _too_large(
+                own, data.needed_of(cls), data.job.min_available, more, data.offered, _each(data, cls)
+            ):
                 return [f"{text}; the node groups have space for {plural(more, 'pod')}" if data.node_groups else text]
     return []
 
 
-def _too_large(rows: Sequence[CardCapacity], needed: int, minimum: int, more: int, offered: Iterable[str]) -> str:
+def _each(data: JobFacts, cls: TaskClass) -> str:
+    """`each pod`, of a gang of several templates `each pod of task ps`."""
+    roles = {task.role for task in data.waiting if task.cls is cls and task.role} if len(data.pod_cards) > 1 else set()
+    return f"each pod of task {roles.pop()}" if len(roles) == 1 else "each pod"
+
+
+def _too_large(
+    rows: Sequence[CardCapacity], needed: int, minimum: int, more: int, offered: Iterable[str], each: str
+) -> str:
     """That the nodes with any of the cards, or with the resource, hold fewer than `needed` pods; "" if they do.
 
     `more`: the pods that nodes of node groups hold; `offered`: the resources of the nodes.
@@ -152,10 +162,11 @@ def _too_large(rows: Sequence[CardCapacity], needed: int, minimum: int, more: in
     names = " or ".join(row.card for row in rows)
     if not more and all(row.largest_node < row.per_pod for row in rows):
         largest = max(rows, key=lambda row: row.largest_node)
-        if not largest.largest_node and (meant := did_you_mean(largest.resource, offered)):
-            return f"each pod needs {quantity(names, largest.per_pod)}, and no node has any{meant}"
+        if not largest.largest_node:
+            meant = did_you_mean(largest.resource, offered)
+            return f"{each} needs {quantity(names, largest.per_pod)}, and no node has any{meant}"
         has = amount_of(largest.card, largest.largest_node)
-        return f"each pod needs {quantity(names, largest.per_pod)}, and the largest node has {has}"
+        return f"{each} needs {quantity(names, largest.per_pod)}, and the largest node has {has}"
     places = sum(row.fits_when_empty for row in rows)
     if places + more >= needed:
         return ""

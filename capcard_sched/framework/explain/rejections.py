@@ -13,6 +13,7 @@ from capcard_sched.framework.explain.device_causes import CANNOT_ALLOCATE, devic
 from capcard_sched.framework.explain.label_causes import (
     NO_AFFINE_POD,
     absent_demands,
+    affine_nodes,
     affinity_cause,
     demands,
     lacks_pods,
@@ -20,7 +21,8 @@ from capcard_sched.framework.explain.label_causes import (
     spread_text,
 )
 from capcard_sched.framework.explain.sentences import plain
-from capcard_sched.framework.explain.volume_causes import bound_volumes, open_claims
+from capcard_sched.framework.explain.volume_causes import attach_limits, bound_volumes, open_claims
+from capcard_sched.model.annotations import PREEMPTABLE, REVOCABLE_ZONE
 from capcard_sched.model.diagnosis import MOST_LISTED, NearestNode, RejectedNodes
 from capcard_sched.model.node_conditions import condition_word, conditions_of
 from capcard_sched.model.quantity import in_units, shown_amount
@@ -47,10 +49,14 @@ CORDONED: Final = "node(s) were unschedulable"
 TAINTED: Final = "node(s) had untolerated taint"
 #: The access mode of claims for one pod.
 _ONE_POD: Final = "ReadWriteOncePod"
+#: Annotations of pods for revocable nodes; and of the others, which such nodes never take.
+_MARKS: Final = frozenset({REVOCABLE_ZONE, PREEMPTABLE})
+_NOT_REVOCABLE: Final = f", and the pods lack the annotation {REVOCABLE_ZONE}"
 _PREFIX: Final = re.compile(r"^node(\(s\))? ")
 #: Filter reason to its sentence about some nodes: `{on}` are these nodes, `{has}` and `{does}` the verbs.
 _TEXTS: Final = {
-    "node(s) pod number exceeded": "{on} {has} the maximum number of pods",
+    "node(s) pod number exceeded": "{on} {has} the maximum number of pods{most}",
+    f"{INSUFFICIENT}{PODS}": "{on} {has} the maximum number of pods{most}",
     "node(s) didn't match Pod's node affinity/selector": "{on} {does} not match {demands}{absent}",
     NO_AFFINE_POD: "pod affinity: no pod that it selects is in the topology of {on}{affine}",
     "node(s) didn't match pod anti-affinity rules": "pod anti-affinity excludes {on}",
@@ -60,7 +66,8 @@ _TEXTS: Final = {
     "node(s) didn't match PersistentVolume's node affinity": "the node affinity of {volume} excludes {on}",
     "node(s) didn't find available persistent volumes to bind": "no PersistentVolume for {claim} is available on {on}",
     "node(s) did not have enough free storage": "{on} {does} not have enough free storage for {claim}",
-    "node(s) exceed max volume count": "{on} {has} the maximum number of attached volumes",
+    "node(s) exceed max volume count": "{on} {has} the maximum number of attached volumes{attached}",
+    "current time beyond revocable zone ": "{on} {is} outside the hours of revocable zone {hours}",
     "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)": "{volume} does not exist",
 }
 
@@ -132,7 +139,12 @@ def rejection_of(session: Session, engine: PlacementEngine, task: Task) -> PodRe
     blocked, closed = _rejected_besides(engine, signature, diagnosis)
     only_small = small & ~other_card & ~fixed & ~blocked & ((view.allocatable > 0) | (request <= 0)).all(axis=1)
     everything = np.ones(len(view), bool)
-    cards = (with_card & excluded, open_nodes, only_small, with_card)
+    affine, shut = diagnosis.entries.get(NO_AFFINE_POD), with_card & excluded
+    if affine is not None and shut.any():  # a node that is opened does not have the pods of the affinity either
+        near = affine_nodes(session.snapshot, task)
+        shut &= np.array([session.nodes.nodes[row].name in near for row in view.rows.tolist()], bool)
+        shut = shut if shut.any() else with_card & affine
+    cards = (shut, open_nodes, only_small, with_card)
     tiers: tuple[NDArray[np.bool_], ...] = (
         open_nodes & ~blocked,
         open_nodes & ~closed,
@@ -140,7 +152,6 @@ def rejection_of(session: Session, engine: PlacementEngine, task: Task) -> PodRe
         ~other_card,
         everything,
     )
-    affine = diagnosis.entries.get(NO_AFFINE_POD)
     if affine is not None and lacks_pods(session.snapshot, task):  # those with another reason lack these pods, too
         tiers = (with_card & affine, *tiers)
     nearest = next((tier for tier in tiers if tier.any()), tiers[-1])
@@ -235,7 +246,7 @@ class _Description:
     def text(self, reason: str, nodes: Sequence[Node]) -> str:
         """The sentence about the nodes of a reason."""
         on = named(nodes)
-        if reason.startswith(INSUFFICIENT):
+        if reason.startswith(INSUFFICIENT) and reason not in _TEXTS:
             return self._insufficient(reason.removeprefix(INSUFFICIENT), nodes)
         if reason.startswith(TAINTED):
             return self._tainted(nodes)
@@ -249,6 +260,8 @@ class _Description:
         makers: dict[str, Callable[[], str]] = {
             "on": lambda: on,
             "has": lambda: "has" if one else "have",
+            "is": lambda: "is" if one else "are",
+            "hours": lambda: detail + ("" if _MARKS & cls.annotations.keys() else _NOT_REVOCABLE),
             "does": lambda: "does" if one else "do",
             "demands": lambda: demands(cls, nodes),
             "absent": lambda: absent_demands(snapshot, cls),
@@ -256,20 +269,20 @@ class _Description:
             "spread": lambda: spread_text(snapshot, cls),
             "skew": lambda: f"{detail}{spread_cause(snapshot, cls)}",
             "claim": lambda: open_claims(snapshot.volumes, self._task) or "a claim of the pod",
+            "most": lambda: _most_pods(nodes),
+            "attached": lambda: attach_limits(snapshot.volumes, nodes),
             "volume": lambda: bound_volumes(snapshot.volumes, self._task) or "a PersistentVolume of the pod",
         }
         for start, text in _TEXTS.items():
             if reason.startswith(start):
                 detail = reason.removeprefix(start)
                 shown = text.format(**{name: make() for name, make in makers.items() if f"{{{name}}}" in text})
-                return shown if "{skew}" in text else shown + detail
+                return shown if "{skew}" in text or "{hours}" in text else shown + detail
         return f"{on}: {plain(_PREFIX.sub('', reason))}"
 
     def _insufficient(self, resource: str, nodes: Sequence[Node]) -> str:
         """`n1 lacks cpu: it needs 64, and at most 32 of 96 are free (n1); held by default/job/a (64)`."""
         amount = in_units(resource, self._cls.requests.get(resource, 0))
-        if resource == PODS:
-            return f"{named(nodes)} {'has' if len(nodes) == 1 else 'have'} the maximum number of pods"
         name = self.resource_name(resource)
         table, column = self._session.nodes, self._session.resources.find(resource)
         free = {node.name: 0 for node in nodes}
@@ -355,6 +368,12 @@ class _Description:
             found.append(f"{node.name} is {condition_word(text)}" if condition else f"{node.name} has taint {text}")
         tolerated = ", which the pods do not tolerate" if any(" has taint " in text for text in found) else ""
         return brief(found) + tolerated
+
+
+def _most_pods(nodes: Sequence[Node]) -> str:
+    """` (110)`: the pods that each of some nodes takes; "" where they differ."""
+    most = {node.allocatable.get(PODS, 0) for node in nodes}
+    return f" ({most.pop()})" if len(most) == 1 else ""
 
 
 def named(nodes: Sequence[Node]) -> str:

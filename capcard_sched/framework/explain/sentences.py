@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from capcard_sched.model.diagnosis import MOST_LISTED, LimitUse
 from capcard_sched.model.quantity import shown_amount
-from capcard_sched.model.quoting import brief
+from capcard_sched.model.quoting import brief, with_singulars
 from capcard_sched.model.selectors import BLOCKING_EFFECTS
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def amount_of(resource: str, value: float | None) -> str:
 
 
 def quantity(resource: str, value: float | None) -> str:
-    """`8 NVIDIA-H200`, `12 cpu`, `16Gi memory`."""
-    return f"{amount_of(resource, value)} {resource}"
+    """`8 NVIDIA-H200`, `12 cpu`, `16Gi memory`, `1 pod`."""
+    return with_singulars(f"{amount_of(resource, value)} {resource}")
 
 
 def amounts(resource: str, used: float, quota: float | None) -> str:
@@ -92,15 +92,15 @@ def toleration(taint: str) -> str:
     return f"{{key: {key}, {operator}, effect: {effect}}}"
 
 
-def users(row: LimitUse | None) -> list[str]:
-    """The users of a limit, and the reservations."""
+def users(row: LimitUse | None, own: str) -> list[str]:
+    """The users of a limit, and the reservations of other jobs. `own`: the workload of the job in question."""
     if row is None:
         return []
     facts = []
     if row.users:
         facts.append(f"{row.resource} used in queue {row.queue}: {holders(row, row.users)}")
-    if row.reservations:
-        facts.append(f"{row.resource} of queue {row.queue} admitted, not yet running: {holders(row, row.reservations)}")
+    if reserved := [one for one in row.reservations if one.workload != own]:
+        facts.append(f"{row.resource} of queue {row.queue} admitted, not yet running: {holders(row, reserved)}")
     return facts
 
 

@@ -106,10 +106,15 @@ def _not_admitted(data: JobFacts) -> StageResult | None:
         pods = next((pods for pods in data.pending if pods.nodes), None)
         summary, facts = node_causes.no_node(data, pods, restricted=True) if pods is not None else ("", [])
         within = sentences.capital(sentences.plain(first.message).partition(": none of them")[0])
-        return StageResult("NoNodeFits", f"{within}{': ' if summary else ''}{sentences.lower(summary)}", facts)
+        cause = sentences.lower(summary).removeprefix("no node fits: ")
+        return StageResult("NoNodeFits", f"{within}{': ' if cause else ''}{cause}", facts)
     if (head := data.head) is not None:
         text = f"Waits behind {display_name(head)}, the first job of FIFO queue {data.queue.name}"
         return StageResult("NotTried", text)
+    if first.hook == "overused" and all(pods.outcome == "unfit" for pods in data.pending):  # tried by backfill
+        return None
+    if first.hook == "allocatable":
+        return over_limit(data, data.pending[0], first, 0)
     if first.hook not in _ADMISSION_HOOKS:  # a deadline
         return StageResult("NotTried", sentences.capital(sentences.plain(first.message)))
     return not_admitted(data, first)

@@ -8,9 +8,9 @@ from capcard_sched.framework.explain.sentences import nearest
 from capcard_sched.model.quoting import brief, escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from capcard_sched.model.job import Task
+    from capcard_sched.model.job import Node, Task
     from capcard_sched.model.storage import Storage, VolumeClaim
 
 
@@ -25,7 +25,13 @@ def unbound_claims(storage: Storage, task: Task) -> str:
         f"PersistentVolumeClaim {escaped(claim.name)} is not bound: {_unbound(storage, claim)}"
         for claim in _unbound_claims(storage, task)
     ]
-    return "; ".join((*missing, *unbound))
+    lost = [
+        f"PersistentVolumeClaim {escaped(claim.name)} is lost: PersistentVolume {escaped(claim.volume_name)} "
+        f"{'does not exist' if claim.volume_name not in storage.volumes else 'does not belong to it'}"
+        for claim in _claims(storage, task)
+        if claim.lost
+    ]
+    return "; ".join((*missing, *lost, *unbound))
 
 
 def awaits_volumes(storage: Storage, task: Task) -> bool:
@@ -54,6 +60,13 @@ def bound_volumes(storage: Storage, task: Task) -> str:
             if claim.volume_name
         ]
     )
+
+
+def attach_limits(storage: Storage, nodes: Iterable[Node]) -> str:
+    """` (1 of ebs.csi.aws.com)` where nodes have one limit, of one driver; "" otherwise."""
+    limits = {tuple(storage.limits.get(node.name, {}).items()) for node in nodes}
+    only = limits.pop() if len(limits) == 1 else ()
+    return f" ({only[0][1]} of {escaped(only[0][0])})" if len(only) == 1 else ""
 
 
 def _claims(storage: Storage, task: Task) -> Iterator[VolumeClaim]:

@@ -351,7 +351,7 @@ class HyperNodeSearch:
             where = f"on nodes with {self._name(number)}"
             if not tree.label:
                 where = f"in {self._name(number)} of tier {tree.tiers[number]}"
-            detail = f"at most {most} fit, {where}"
+            detail = f"at most {most} {'fits' if most == 1 else 'fit'}, {where}"
         if tree.label:
             self._refuse_domain(detail)
         else:

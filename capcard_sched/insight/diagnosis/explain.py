@@ -29,7 +29,7 @@ from capcard_sched.model.diagnosis import ObjectProblem
 from capcard_sched.model.kinds import BATCH_JOB
 from capcard_sched.model.namespace_queues import queue_ref
 from capcard_sched.model.queue import ROOT, ancestors
-from capcard_sched.model.quoting import command
+from capcard_sched.model.quoting import command, with_singulars
 from capcard_sched.model.reasons import GROUP_EVICTED
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.workload import WORKLOAD_KINDS, display_name, is_of_vcjob, workload_of
@@ -157,7 +157,9 @@ def explain(
         found = msgspec.structs.replace(
             found,
             pods=wanted_pods(job, vcjob),
-            problems=problems_of(core.snapshot(), objects, job, subject.object, limits),
+            problems=_without_summary(
+                problems_of(core.snapshot(), objects, job, subject.object, limits), found.summary
+            ),
             eviction_events=_eviction_events(objects, job) if not job.implicit else (),
         )
         meanwhile()
@@ -232,7 +234,10 @@ def _eviction_events(objects: ObjectView, job: Job) -> tuple[str, ...]:
         for event in objects.events("PodGroup", job.namespace, job.name)
         if event.get("reason") == GROUP_EVICTED.code
     ]
-    return tuple(f"{event.get('message')} ({event.get('lastTimestamp')})" for event in found[-_SHOWN_EVENTS:])
+    return tuple(
+        f"{with_singulars(str(event.get('message')))} ({event.get('lastTimestamp')})"
+        for event in found[-_SHOWN_EVENTS:]
+    )
 
 
 def problems_of(
@@ -280,6 +285,16 @@ def problems_of(
             for finding in unenforced(queue, parents, plugins, is_parent=queue.name in above, shares=shares)
         ]
     return tuple(dict.fromkeys(found))
+
+
+def _without_summary(problems: Sequence[ObjectProblem], summary: str) -> tuple[ObjectProblem, ...]:
+    """Problems without the part of their text that is the cause: `queue q has no card quota: its pods get no card`."""
+    found = []
+    for problem in problems:
+        first, _, rest = problem.message.partition(": ")
+        is_repeated = rest and " " in first and first in summary and not first.startswith("not ")
+        found.append(msgspec.structs.replace(problem, message=rest) if is_repeated else problem)
+    return tuple(found)
 
 
 def _late_members(job: Job, objects: ObjectView) -> Iterator[ObjectProblem]:

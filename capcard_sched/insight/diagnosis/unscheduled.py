@@ -165,7 +165,8 @@ def _diagnosis(
     meta = obj["metadata"]
     scheduled = [pod for pod in pods or () if (pod.get("spec") or {}).get("nodeName")]
     if pods:
-        summary += f"; {len(scheduled)} of {len(pods)} pods are scheduled"
+        verb = "is" if 1 in {len(scheduled), len(pods)} else "are"
+        summary += f"; {len(scheduled)} of {plural(len(pods), 'pod')} {verb} scheduled"
         waiting = [pod["metadata"]["name"] for pod in pods if pod not in scheduled]
         facts = (*facts, f"Pending: {brief(waiting)}") if waiting else facts
     return JobDiagnosis(

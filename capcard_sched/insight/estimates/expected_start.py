@@ -105,8 +105,8 @@ class DrawnRun(msgspec.Struct, frozen=True):
 
     #: Job to the Unix seconds of its start.
     starts: dict[str, float]
-    #: Job to the jobs that ended directly before it started.
-    awaited: dict[str, tuple[str, ...]]
+    #: Job to the jobs that ended directly before it started, and whether deleted pods ended alone.
+    awaited: dict[str, tuple[tuple[str, bool], ...]]
     #: Jobs that still run when nothing more happens.
     holding: tuple[str, ...] = ()
     #: Job behind the head of its FIFO queue at the end, to that head.
@@ -246,7 +246,7 @@ class Forecast:
         )
         if starts[0] == float("inf") and (reason := self._without_ends(job, runs[0].heads.get(job.key, ""))):
             return self._unknown(reason)
-        awaited = Counter(key for run in runs for key in run.awaited.get(job.key, ()))
+        awaited = Counter(end for run in runs for end in run.awaited.get(job.key, ()))
         reason = ""
         if p90 is None:
             never = sum(start == float("inf") for start in starts)
@@ -258,7 +258,7 @@ class Forecast:
             p50=p50,
             p90=p90,
             runs=len(runs),
-            awaited=tuple(self._awaited(key, count) for key, count in awaited.most_common(_MOST_AWAITED)),
+            awaited=tuple(self._awaited(*end, count) for end, count in awaited.most_common(_MOST_AWAITED)),
             reason=reason,
         )
 
@@ -293,10 +293,11 @@ class Forecast:
         run.finish(lambda: not watch.waiting)
         return _Trial(not watch.waiting)
 
-    def _awaited(self, key: str, count: int) -> AwaitedEnd:
+    def _awaited(self, key: str, deleted: bool, count: int) -> AwaitedEnd:
         found = self._estimator.estimate(self._jobs[key])
+        source = "Termination" if deleted and found.source == "Unknown" else found.source
         return AwaitedEnd(
-            workload=self._name(key), source=found.source, like_jobs=found.like_jobs, alike=found.alike, runs=count
+            workload=self._name(key), source=source, like_jobs=found.like_jobs, alike=found.alike, runs=count
         )
 
     def _reason(self, job: UnfinishedJob, holding: set[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from capcard_sched.controllers.objects import POD, meta, spec
+from capcard_sched.controllers.objects import POD, is_terminating, meta, spec
 from capcard_sched.insight.estimates.job_runs import job_key, pod_runs
 from capcard_sched.simulation.clock import SECOND
 
@@ -27,12 +27,13 @@ class StartWatch:
         self._clock = run.cluster.clock
         #: Job to its running pods, uid to node.
         self._running: dict[str, dict[str, str]] = {key: {} for key in jobs}
-        #: The last ends: time, job, queue, node.
-        self._ends: list[tuple[int, str, str]] = []
+        #: The last ends: time, job, node, and whether a deleted pod ended.
+        self._ends: list[tuple[int, str, str, bool]] = []
         self.waiting = set(jobs)
         #: Microseconds.
         self.starts: dict[str, int] = {}
-        self.awaited: dict[str, tuple[str, ...]] = {}
+        #: Job to the jobs with these ends, and whether they were those of deleted pods alone.
+        self.awaited: dict[str, tuple[tuple[str, bool], ...]] = {}
         for pod in run.cluster.store.list(POD):
             if job_key(pod) in self.waiting and pod_runs(pod):
                 self._running[job_key(pod)][meta(pod)["uid"]] = spec(pod)["nodeName"]
@@ -48,7 +49,8 @@ class StartWatch:
             return
         key = job_key(pod)
         if was:
-            self._ends.append((self._clock.now, key, spec(pod)["nodeName"]))
+            deleted = change.old is not None and is_terminating(change.old)
+            self._ends.append((self._clock.now, key, spec(pod)["nodeName"], deleted))
         if key not in self.waiting:
             return
         running = self._running[key]
@@ -61,9 +63,10 @@ class StartWatch:
             self.starts[key] = self._clock.now
             self.awaited[key] = self._recent(set(running.values()))
 
-    def _recent(self, nodes: set[str]) -> tuple[str, ...]:
+    def _recent(self, nodes: set[str]) -> tuple[tuple[str, bool], ...]:
         """The jobs that ended directly before now; of those on the same nodes only, if there are any."""
         since = self._clock.now - round(_AWAITED * SECOND)
         self._ends = [end for end in self._ends if end[0] >= since]
-        near = {key for _, key, node in self._ends if node in nodes}
-        return tuple(sorted(near or {key for _, key, _ in self._ends}))
+        ends = [end for end in self._ends if end[2] in nodes] or self._ends
+        jobs = sorted({key for _, key, _, _ in ends})
+        return tuple((one, all(deleted for _, key, _, deleted in ends if key == one)) for one in jobs)

@@ -34,6 +34,7 @@ from capcard_sched.model.intents import Evict
 from capcard_sched.model.namespace_queues import queue_ref
 from capcard_sched.model.quantity import format_amount
 from capcard_sched.model.quoting import plural
+from capcard_sched.model.reasons import CARD_BUDGET_SPENT
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.model.status import PodGroupPhase
 
@@ -159,11 +160,19 @@ class JobAttempt:
         if last is None or last.stage not in ATTEMPTED:
             return None
         admits_nothing = last.stage == "NotAdmitted" and not any(one.checks for one in last.refusals)
-        if admits_nothing:
-            return msgspec.structs.replace(found, starts_alone=False)
+        if admits_nothing:  # a CardBudget admits jobs again with its next period
+            awaits = any(one.reason == CARD_BUDGET_SPENT.code for one in last.refusals)
+            return msgspec.structs.replace(found, starts_alone=awaits, awaits_objects=awaits)
         if self._awaits_objects(last):
             return msgspec.structs.replace(found, awaits_objects=True)
-        return self._never(found, last)
+        return None if self._starts_later() else self._never(found, last)
+
+    def _starts_later(self) -> bool:
+        """Whether the job starts without the others at the next change by the time alone, such as of hours of nodes."""
+        moments = [call() for _, call in self._core.snapshot().dispatch.entries("next_wakeup")]
+        gone = self._without_others(repair=False)
+        later = {moment for moment in moments if moment is not None and moment > self._now}
+        return any(self._begin(gone, at=moment + PERIOD).result().starts for moment in sorted(later))
 
     def _awaits_objects(self, found: JobDiagnosis) -> bool:
         """Whether pods of others, volumes that controllers bind, or slices that drivers publish are missing."""
@@ -198,12 +207,17 @@ class JobAttempt:
 
     # --- attempts ---------------------------------------------------------------------------------------------------
 
-    def _begin(self, deltas: Sequence[Delta], *, alone: bool = True) -> RunningCopy[AttemptResult]:
-        return RunningCopy(partial(self._attempt, deltas, alone=alone), AttemptResult)
+    def _begin(
+        self, deltas: Sequence[Delta], *, alone: bool = True, at: float | None = None
+    ) -> RunningCopy[AttemptResult]:
+        return RunningCopy(partial(self._attempt, deltas, alone=alone, at=at), AttemptResult)
 
-    def _attempt(self, deltas: Sequence[Delta], *, alone: bool) -> AttemptResult:
-        """Sessions that attempt the job, or all jobs, after some changes. On the core itself, for one of a copy."""
-        core, key, now = self._core, self._job.key, self._now
+    def _attempt(self, deltas: Sequence[Delta], *, alone: bool, at: float | None) -> AttemptResult:
+        """Sessions that attempt the job, or all jobs, after some changes. On the core itself, for one of a copy.
+
+        `at`: Unix seconds of the first session; None for the present.
+        """
+        core, key, now = self._core, self._job.key, self._now if at is None else at
         attempt = ObservedAttempt(key)
         core.try_actions(core.snapshot().conf, key, only=key if alone else "", observe=attempt.observe)
         waiting = list(deltas)

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 #: Actions that evict pods for others: first within a queue, then across queues.
 EVICTING_ACTIONS: Final = ("preempt", "reclaim")
+#: The sentence about evictions that do not start the job.
+VAIN: Final = "Evicting others would not help"
+#: Action to the pods among which it finds victims, and the cause that protects all others.
+_WHERE: Final = {"preempt": ("this queue has", "other-queue"), "reclaim": ("other queues have", "same-queue")}
 #: Sessions of the trial: evictions, and the placement after them.
 _SESSIONS: Final = 8
 #: Jobs times nodes of the cluster, up to which all jobs are tried where the one alone finds no victims.
@@ -35,10 +39,10 @@ CAUSES: Final = {
     "other-queue": "of other queues",
     "priority": "of no lower priority",
     "same-queue": "of the same queue",
-    "service-type": "protected by service type",
+    "service-type": "without volcano.sh/service.type=training",
     "other-job": "of other jobs",
     "no-job": "without a job",
-    "queue-not-reclaimable": "of queues with reclaimable: false",
+    "queue-not-reclaimable": "in queues with reclaimable: false",
     "terminating": "terminating",
     "not-running": "not running",
     "not-best-effort": "with requests",
@@ -157,15 +161,21 @@ def _sentences(found: PreemptionTrial) -> list[str]:
             causes.append(f"preemptionPolicy: Never of {brief(found.forbidden_by)} forbids preemption")
         change = "with both changed" if len(causes) > 1 else "with it" if needed else "without it"
         return [f"{', and '.join(causes)}; {change}, {pods} of {shown} would be evicted and the job starts"]
-    actions = " and ".join(found.actions)
+    protected = [_search(search) for search in found.searches if search.kept or search.not_enough]
     verb = "is" if len(found.actions) == 1 else "are"
-    text = f"{actions} {verb} not in `actions` of the scheduler-conf and would not help"
-    protected = "; ".join(_search(search) for search in found.searches if search.kept or search.not_enough)
-    return [f"{text}: {protected}" if protected else text]
+    absent = f"({' and '.join(found.actions)} {verb} not in `actions` of the scheduler-conf)"
+    return [f"{VAIN}{': ' if protected else ''}{'; '.join(protected)} {absent}"]
 
 
 def _search(search: VictimsConsidered) -> str:
-    causes = [f"{count} {CAUSES.get(cause, f'protected by {cause}')}" for cause, count in search.kept]
-    if search.not_enough:
-        causes.append(f"not enough on {plural(search.not_enough, 'node')}")
-    return f"{search.action} finds no victims ({', '.join(causes)})"
+    """`this queue has no pod of lower priority`, `other queues have 1 pod protected by deserved`.
+
+    The pods of other queues are no victims of preempt, whatever they are, and those of the queue none of reclaim.
+    """
+    whose, others = _WHERE.get(search.action, (search.action, ""))
+    causes = [(cause, count) for cause, count in search.kept if cause != others]
+    parts = [f"{plural(count, 'pod')} {CAUSES.get(cause, f'protected by {cause}')}" for cause, count in causes]
+    if [cause for cause, _ in causes] == ["priority"]:
+        parts = ["no pod of lower priority"]
+    enough = f"too little on {plural(search.not_enough, 'node')}" if search.not_enough else ""
+    return f"{whose} {', '.join(filter(None, [*parts, enough])) or 'no pods there'}"

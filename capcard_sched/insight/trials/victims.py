@@ -141,8 +141,8 @@ def _held(state: ClusterState, task: Task, resource: str) -> float:
 def conflicts(core: Core, job: Job, needed: Sequence[Task]) -> Iterator[tuple[ProposedChange, ...]]:
     """Units with pods that exclude the needed pods: per node, and all.
 
-    By a port, affinity, spread, device or claim, by the affinity of groups, and with their cards in the domains of a
-    network topology. A trial decides.
+    By a port, affinity, spread, device, claim or volume, by the affinity of groups, and with their cards in the domains
+    of a network topology. A trial decides.
     """
     by_node: dict[str, dict[EndingUnit, None]] = {}
     wanted, state = list({task.cls: task for task in needed}.values()), core.snapshot().state
@@ -172,7 +172,7 @@ def _exclude(task: Task, other: Task, shares: Collection[str]) -> bool:
     """Whether a running pod may exclude a pending one from a node; a trial decides. `shares`: of devices."""
     if any(task.cls.requests.get(name) and other.cls.requests.get(name) for name in shares):
         return True
-    if task.cls.claims and other.cls.claims:
+    if (task.cls.claims and other.cls.claims) or (task.cls.volumes and other.cls.volumes):
         return True
     if {one.port for one in task.cls.host_ports} & {one.port for one in other.cls.host_ports}:
         return True

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from capcard_sched.insight.fixes.scene import Scene
     from capcard_sched.insight.fixes.situation import Situation
     from capcard_sched.insight.trials.change import Candidate
+    from capcard_sched.model.diagnosis import PendingPods
     from capcard_sched.model.job import Job, Task
 
 
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 _SCALED: Final = frozenset({"deployment", "replicaset"})
 
 
-#: Parts of the reasons of filters that compare pods, and of those of network topologies and claims.
+#: Parts of the reasons of filters that compare pods or their volumes, and of those of network topologies and claims.
 _CONFLICTS: Final = (
-    *("free ports", "anti-affinity", "topology spread", "DeviceSharing"),
+    *("free ports", "anti-affinity", "topology spread", "DeviceSharing", "ReadWriteOncePod", "max volume count"),
     *("allocate all claims", "HyperNode", "network tier", "subgroup"),
 )
 
@@ -50,7 +51,7 @@ class EndFix(FixKind):
         head = situation.state.jobs.get(situation.session.results.blocked_by_head.get(situation.job.key, ""))
         if head is not None:
             yield (ProposedChange("End", ("PodGroup", head.namespace, head.name), display_name(head)),)
-        if situation.needed and not any(pods.outcome == "refused" for pods in situation.found.pending):
+        if situation.needed and not any(map(_is_refused, situation.found.pending)):
             yield cheapest_on_nodes(situation.core, situation.session, situation.job, situation.needed)
             reasons = [row.reason for pods in situation.found.pending for row in pods.nodes]
             reasons += [situation.found.summary, *(pods.message for pods in situation.found.pending)]
@@ -106,6 +107,11 @@ class EndFix(FixKind):
         is_part = change.key.split("/")[1] in _SCALED and len(pods) < active
         count = plural(len(pods), "pod")
         return f"end {count} of {change.key} ({brief(pods)})" if is_part else f"end {change.key} ({count})"
+
+
+def _is_refused(pods: PendingPods) -> bool:
+    """Whether another limit than the size of the domains of a network topology refuses some pods."""
+    return pods.outcome == "refused" and (pods.refusal is None or pods.refusal.hook != "hyper_node_order")
 
 
 def _ending(scene: Scene, change: ProposedChange) -> tuple[Job | None, list[Task]]:
