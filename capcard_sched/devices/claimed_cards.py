@@ -6,8 +6,9 @@ from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from capcard_sched.devices.claim_record import ClaimRecord, held_cards_of, held_devices, read_record
+from capcard_sched.devices.claim_record import ClaimRecord, read_record
 from capcard_sched.devices.device_card import card_of
+from capcard_sched.devices.held_devices import held_cards_of, held_devices
 from capcard_sched.devices.inventory import DeviceInventory
 from capcard_sched.devices.totals import fitting_devices, usable_slices
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
@@ -99,7 +100,7 @@ class ClaimedCards:
             devices = held_devices(status.allocation, self._inventory, is_whole=is_whole)
             held = held_cards_of(ClaimRecord() if is_whole else self._records[key], devices)
             is_complete = is_complete and held is not None
-            found += devices.cards if held is None else held
+            found.update(devices.cards if held is None else held)
         uncounted = "" if is_complete and len(found) < 2 else _CLAIMS
         if not found:
             return HeldCards("", 0, uncounted) if uncounted else NO_CARDS

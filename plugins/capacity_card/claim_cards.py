@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from capcard_sched.devices.claim_record import held_cards_of, held_devices
 from capcard_sched.devices.claims import AllocationError, Claim
 from capcard_sched.devices.device_card import has_cards
 from capcard_sched.devices.extended_resources import extended_claim_name
+from capcard_sched.devices.held_devices import held_cards_of, held_devices
 from capcard_sched.devices.inventory import DeviceInventory
 from capcard_sched.devices.selector_work import MOST_STEPS, EvaluationsPostponedError
 from capcard_sched.framework.toolkit.device_cards import (
@@ -179,7 +179,7 @@ class ClaimCards:
         held = self._assigned(key)
         return sum(held.values()) if held is not None else None
 
-    def _assigned(self, key: str) -> Counter[str] | None:
+    def _assigned(self, key: str) -> Mapping[str, int] | None:
         session = self._session
         allocation = session.snapshot.claims.allocation(key) if session is not None else None
         if session is None or allocation is None:
@@ -218,9 +218,9 @@ class ClaimCards:
         if not cards:
             listed = ", ".join(sorted({"|".join(each.cards) for each in requests}))
             return ClaimDemand(error=f"resourceClaims of cards <{listed}> together are not supported")
-        ranges = _sums(requests, cards)
+        ranges = requests[0].ranges if len(requests) == 1 else _sums(requests, cards)
         of_shared = {key: _sums(found, cards) for key, found in shared.items()}
-        least = min(cards, key=lambda card: ranges[card][1])
+        least = cards[0] if len(cards) == 1 else min(cards, key=lambda card: ranges[card][1])
         parts = tuple([(key, each[least][1]) for key, each in of_shared.items()])
         return ClaimDemand(cards, ranges[least][1], "", False, parts, ranges, of_shared)
 

@@ -111,6 +111,8 @@ class Ledger:
                 self._reopen_job(job, relabeled, changed.moved)
                 self._shared.note(job)
                 jobs.append(job)
+        claims = session.snapshot.claims.claims
+        self._shared.watch(claims if changed.everything else changed.devices, claims)
         self._settle()
         for key in self._closing:
             account = self.jobs.get(key)
@@ -162,6 +164,7 @@ class Ledger:
         return changed
 
     def _close_queue(self, name: str) -> None:
+        self._shared.close_queue(name, self._charge_queue)
         account = self.queues.pop(name, None)
         if account is not None:
             for key in sorted(account.jobs):
@@ -308,10 +311,20 @@ class Ledger:
 
     def _settle(self) -> None:
         """Charges each claim that pods share to one of them; jobs that name it are recomputed at the next read."""
-        for key in self._shared.settle(self._session.snapshot.claims.claims, self._recharge):
+        for key in self._shared.settle(self._session.snapshot.claims.claims, self._recharge, self._charge_queue):
             if (account := self.jobs.get(key)) is not None:
                 self._stale[account.queue.name].setdefault(key, None)
                 account.queue.invalidate()
+
+    def _charge_queue(self, name: str, cards: tuple[tuple[str, int], ...], times: int) -> bool:
+        account = self.queues.get(name)
+        if account is None:
+            return False
+        for book in account.books:
+            book.allocated.add(cards, times)
+            book.seen.update(book.allocated)
+        account.invalidate()
+        return True
 
     def _recharge(self, account: JobAccount, uid: str, more: int) -> None:
         """Adds to the cards that a pod is charged."""

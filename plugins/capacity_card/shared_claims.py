@@ -2,12 +2,13 @@
 
 It is the first in `status.reservedFor`, else the first by uid; pods that are evicted come last. So the charge follows
 from claims and pods alone, also after a restart, and undoing a placement restores it. It stays in the queue of the pod
-whose placement allocated the claim: pods of other queues are refused.
+whose placement allocated the claim: pods of other queues are refused. An allocated claim without such a pod is charged
+to the queue that its record names.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job, Task
     from capcard_sched.plugins.capacity_card.cards import CardDemand, CardDemands
     from capcard_sched.plugins.capacity_card.quota import JobAccount
+
+    #: Adds cards to the sums of a queue so many times. False if it does not exist.
+    ChargeQueue: TypeAlias = Callable[[str, tuple[tuple[str, int], ...], int], bool]
 
 
 class _Payer(NamedTuple):
@@ -27,6 +31,13 @@ class _Payer(NamedTuple):
     amount: int
 
 
+class _Unused(NamedTuple):
+    """The queue that is charged for an allocated claim without pods, and its cards."""
+
+    queue: str
+    cards: tuple[tuple[str, int], ...]
+
+
 class SharedClaims:
     """The pods that hold quota and name such claims, and which of them is charged for each claim."""
 
@@ -35,6 +46,7 @@ class SharedClaims:
         #: By key of a claim: uid of each pod to the account of its job.
         self._users: dict[str, dict[str, JobAccount]] = {}
         self._payers: dict[str, _Payer] = {}
+        self._unused: dict[str, _Unused] = {}
         #: By key of a claim the jobs that name it, and the claims by key of the job.
         self._jobs: dict[str, set[str]] = {}
         self._named: dict[str, frozenset[str]] = {}
@@ -51,15 +63,18 @@ class SharedClaims:
             queue = payer.account.queue.name if payer is not None else self.demands.claims.queue_of(key)
             if queue and (task.job is None or queue != task.job.queue):
                 return demand.refused(f"resourceclaim {key} is charged to queue {queue}")
-            if payer is None or payer.uid == task.uid:
-                continue
-            paid.append(key)
-            card = payer.account.charges[payer.uid].card
+            if payer is not None and payer.uid != task.uid:
+                paid.append(key)
+                card = payer.account.charges[payer.uid].card
+            elif payer is None and key in self._unused:
+                paid.append(key)
+                card = self._unused[key].cards[0][0]
         return demand.reduced(card, tuple(paid)) if paid else demand
 
     def unpaid(self, task: Task) -> tuple[tuple[str, int], ...]:
         """The claims that a pod may share and that no pod is charged for, with their amounts."""
-        return tuple([each for each in self.demands.of(task.cls).shared if each[0] not in self._payers])
+        paid = self._payers.keys() | self._unused.keys()
+        return tuple([each for each in self.demands.of(task.cls).shared if each[0] not in paid])
 
     # --- pods -------------------------------------------------------------------------------------------------------
 
@@ -110,14 +125,33 @@ class SharedClaims:
             self.version += 1
         self._unsettled.add(key)
 
+    def watch(self, keys: Iterable[str], claims: Mapping[str, Claim]) -> None:
+        """Notes claims that changed: those of no single pod may be allocated without one."""
+        for key in keys:
+            claim = claims.get(key)
+            if key in self._unused or (claim is not None and claim.owner is None and claim.record.cards):
+                self._unsettled.add(key)
+
+    def close_queue(self, name: str, charge: ChargeQueue) -> None:
+        """Takes back the charges of a queue for claims without pods."""
+        for key in [key for key, unused in self._unused.items() if unused.queue == name]:
+            charge(*self._unused.pop(key), -1)
+            self._unsettled.add(key)
+
     # --- charges ----------------------------------------------------------------------------------------------------
 
-    def settle(self, claims: Mapping[str, Claim], recharge: Callable[[JobAccount, str, int], None]) -> set[str]:
+    def settle(
+        self,
+        claims: Mapping[str, Claim],
+        recharge: Callable[[JobAccount, str, int], None],
+        charge: ChargeQueue,
+    ) -> set[str]:
         """Chooses who is charged for the claims whose pods changed. Returns the keys of the jobs that name them.
 
-        `recharge` adds thousandths to the charge of a pod.
+        `recharge` adds thousandths to the charge of a pod, `charge` cards to a queue; False if it does not exist.
         """
         found: set[str] = set()
+        missing: set[str] = set()
         for key in sorted(self._unsettled):
             claim, before = claims.get(key), self._payers.get(key)
             payer = self._payer(key, claim.first_consumer if claim is not None else "")
@@ -130,9 +164,30 @@ class SharedClaims:
                     self._payers[key] = payer
                     recharge(payer.account, payer.uid, payer.amount)
                 self.version += 1
+            if not self._settle_unused(key, claim if payer is None else None, charge):
+                missing.add(key)
             found |= self._jobs.get(key, set())
-        self._unsettled.clear()
+        self._unsettled = missing
         return found
+
+    def _settle_unused(self, key: str, claim: Claim | None, charge: ChargeQueue) -> bool:
+        """Charges the queue of a claim that has no pod, None for others. False if the queue does not exist."""
+        unused = None
+        if claim is not None and claim.owner is None and claim.allocation is not None and claim.record.cards:
+            unused = _Unused(*claim.record)
+        before = self._unused.get(key)
+        if unused == before:
+            return True
+        self.version += 1
+        if before is not None:
+            charge(*before, -1)
+            del self._unused[key]
+        if unused is None:
+            return True
+        if charge(*unused, 1):
+            self._unused[key] = unused
+            return True
+        return False
 
     def _payer(self, key: str, first: str) -> _Payer | None:
         users = self._users.get(key)

@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 
 from capcard_sched.devices.allocator import CANNOT_ALLOCATE, Allocator, NodeError
-from capcard_sched.devices.claim_record import written_record
 from capcard_sched.devices.claims import AllocationError, alternative_score
 from capcard_sched.devices.device_card import card_of
+from capcard_sched.devices.held_devices import written_record
 from capcard_sched.devices.selector_work import EvaluationsPostponedError
 from capcard_sched.framework.eviction.nominations import is_late
 from capcard_sched.framework.session.doubled_devices import keeper

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _REFUSALS: Final = WriteBackoff(first=1.0, longest=300.0)
 #: Seconds of backoff of a pod that another client bound, until the watch delivers that.
 _ELSEWHERE_SECONDS: Final = 1.0
-#: Seconds for which a gang waits for the claims of a pod whose writes get no answer.
+#: Seconds for which a gang waits for the claims of a pod whose writes get no response.
 GANG_SECONDS: Final = 30.0
 #: Number of inconclusive attempts after which the pod gets an event.
 _REPORT_AFTER: Final = 5
@@ -102,7 +102,7 @@ class BindCall(WriteCall):
         #: The volumes of the pod are bound and its node is locked first, or its gate is removed.
         self.needs_pre_bind = needs_pre_bind
         self.conflicts = 0
-        #: Time of the first of the latest attempts without an answer, in seconds of a monotonic clock; None for none.
+        #: Time of the first of the latest attempts without a response, in seconds of a monotonic clock; None for none.
         self.silent_since: float | None = None
         #: The reason of the event of a refusal.
         self.event = FAILED_SCHEDULING

@@ -62,5 +62,5 @@ def test_a_job_of_equal_pods_is_counted_as_if_gone_through(
         def _alike(self, job: object, held: object) -> None:
             return None
 
-    slow = OneByOne(plugin.arguments, plugin.accounts.inventory, plugin.accounts.demands)
+    slow = OneByOne(plugin.arguments, plugin.accounts.inventory, plugin.accounts.shared)
     assert counted == slow.quantities(h.job("g"), held)
