@@ -84,10 +84,10 @@ class Reprieve:
         """Has the evictions for pods that moved name those that take their place. `planned`: the nodes before."""
         statement, text = self._statement, self._text
         operations, placed = statement.operations, {one.tasks[0].key: one for one in statement.placements}
-        evictions = [one for one in operations if isinstance(one, EvictionOperation)]
         causes: dict[str, list[Node]] = {}
-        for one in evictions:
-            causes.setdefault(one.cause[0], [planned[one.cause[0]]]).append(one.node)
+        for each in operations:
+            if isinstance(each, EvictionOperation):
+                causes.setdefault(each.cause[0], [planned[each.cause[0]]]).append(each.node)
         moved = {by: nodes for by, nodes in causes.items() if placed[by].nodes[0] is not planned[by]}
         if text is None or not moved:
             return

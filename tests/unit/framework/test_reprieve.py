@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
 from capcard_sched.model.intents import Evict
 from capcard_sched.testing import Harness
@@ -12,15 +12,21 @@ actions: "allocate, preempt"
 tiers:
 - plugins: [{name: priority}, {name: gang, enablePreemptable: false}, {name: predicates}]
 """
+#: Job to its priority, and the nodes and cpus of its pods.
+_Victims: TypeAlias = dict[str, tuple[int, list[str], list[int]]]
 
 
 def _moved() -> Harness:
     """`g-1` moves: `x` stays, so that `g-0` takes what the gang `a` frees on n1, and `g-1` what `c` leaves on n2."""
     h = Harness(_CONF)
     h.queue("q")
-    for name, cpu in (("n1", "3"), ("n2", "5"), ("n3", "3")):
-        h.node(name, cpu=cpu)
-    victims = {"x": (0, ["n1"], [1]), "a": (1, ["n1", "n3"], [2, 3]), "c": (2, ["n2"], [5])}
+    for name, amount in (("n1", "3"), ("n2", "5"), ("n3", "3")):
+        h.node(name, cpu=amount)
+    victims: _Victims = {
+        "x": (0, ["n1"], [1]),
+        "a": (1, ["n1", "n3"], [2, 3]),
+        "c": (2, ["n2"], [5]),
+    }
     for job, (priority, nodes, cpus) in victims.items():
         h.priority_class(f"p{priority}", priority)
         h.group(job, queue="q", phase="Running", min_member=len(nodes), priority_class=f"p{priority}")
@@ -51,8 +57,8 @@ def test_pods_of_a_subgroup_move_within_its_own_hyper_node() -> None:
     """`g-2` moves to what `y` leaves on n4: the pods that were placed first are confined to other nodes."""
     h = Harness(_CONF)
     h.queue("q")
-    for name, cpu in (("n1", "2"), ("n2", "2"), ("n3", "2"), ("n4", "4")):
-        h.node(name, cpu=cpu)
+    for name, amount in (("n1", "2"), ("n2", "2"), ("n3", "2"), ("n4", "4")):
+        h.node(name, cpu=amount)
     h.hyper_node("s1", 1, nodes=["n1", "n2"])
     h.hyper_node("s2", 1, nodes=["n3", "n4"])
     for job, priority, node, cpu in (("x", 0, "n3", 2), ("y", 1, "n4", 4)):
