@@ -19,7 +19,7 @@ from capcard_sched.framework.session.action import SessionProgress
 from capcard_sched.framework.session.carry_over import CarryOver
 from capcard_sched.framework.session.half_gangs import HALF_GANG_SECONDS, HalfGangs
 from capcard_sched.framework.session.oversized_jobs import mark_oversized
-from capcard_sched.framework.session.report import SessionReport, Timing
+from capcard_sched.framework.session.report import WHOLE_SESSION, SessionReport, Timing
 from capcard_sched.framework.session.results import reference
 from capcard_sched.framework.session.session import Session
 from capcard_sched.framework.session.session_deadline import SessionDeadline
@@ -269,7 +269,8 @@ class Core:
             intents += self._problem_events.new(state)  # an invalid object changes nothing else
             return StepResult(intents, self._idle_report, True, next_wakeup, self._only_retries)
         session = self.open_session(now, on_commit, cuts)
-        if not session.results.report.errors:
+        # A failure about one job stops nothing else.
+        if not any(error.object == WHOLE_SESSION for error in session.results.report.errors):
             everything = session.changed.everything or (next_wakeup is not None and now >= next_wakeup)
             # Labels of namespaces decide which jobs a queue with a namespaces annotation accepts.
             everything = everything or self._restricts(session.changed)

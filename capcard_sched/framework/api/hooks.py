@@ -132,7 +132,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook(
         "place_limits",
         "(tasks) -> PlaceLimits: what limits equal pods of one job beside each other on empty nodes, whatever cordons "
-        "and taints they have; called after `open`",
+        "and taints they have; called after `open`; a failure concerns the job alone",
         "enablePredicate",
         Combine.MERGE,
         "the amounts and cards of the nodes alone",

@@ -19,7 +19,7 @@ SHARED_DEVICES: Final = "the nodes whose shared devices take one of them have sp
 
 
 class PlaceLimit(NamedTuple):
-    """One limit, whatever other pods, cordons and taints there are."""
+    """One limit, whatever other pods, cordons and taints there are. Arrays have an entry per node."""
 
     #: What limits, for messages: `the nodes that match their node selector have space for {limit}`.
     text: str
@@ -38,6 +38,16 @@ class PlaceLimit(NamedTuple):
     #: What the limit depends on besides the pods, the text and the labels of the nodes: limits with equal texts and
     #: keys for pods of a class are equal.
     key: Hashable = ()
+
+    def check(self, nodes: int) -> None:
+        """Raises ValueError for arrays of another length than the number of nodes, and for other fields in the text."""
+        for name in ("nodes", "most", "domains", "beside", "within"):
+            found = getattr(self, name)
+            if found is not None and found.shape != (nodes,):
+                raise ValueError(f"PlaceLimit.{name} has the shape {found.shape}, accepted: ({nodes},)")
+        if set("{}") & set(self.text.replace("{limit}", "")):
+            raise ValueError(f"PlaceLimit.text has other fields than {{limit}}: {self.text}")
+        hash(self.key)
 
 
 def most_places(fitting: Vector, limits: Sequence[PlaceLimit], groups: Sequence[Rows]) -> int:

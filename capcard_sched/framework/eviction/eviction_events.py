@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.eviction.node_plans import PreemptionPlan
     from capcard_sched.framework.eviction.scope import WithinQueue
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job, Task
+    from capcard_sched.model.job import Job, Node, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Vector
 
@@ -36,9 +36,16 @@ class EvictionEvents:
 
     def victim_text(self, queue: Queue, task: Task, plan: PreemptionPlan) -> str:
         """The text of the evictions of a plan for a pod of a queue."""
-        session = self._session
         self._shortfalls[task.uid] = plan.shortfall
-        node, lacking = session.nodes.nodes[plan.row], _shortfall_text(session, (task, plan.shortfall))
+        return self._text(queue, task, self._session.nodes.nodes[plan.row])
+
+    def taker_text(self, queue: Queue, task: Task, former: Task, node: Node) -> str:
+        """The text of evictions that were planned for another pod, `former`, which moved to another node."""
+        self._shortfalls.setdefault(task.uid, self._shortfalls[former.uid])
+        return self._text(queue, task, node)
+
+    def _text(self, queue: Queue, task: Task, node: Node) -> str:
+        lacking = _shortfall_text(self._session, (task, self._shortfalls[task.uid]))
         return f"{self._scope.action}: {lacking} on node {node.name} for {task.key} of queue {queue.name}"
 
     def committed(self, queue: Queue, promises: list[Placement], victims: list[Task], begun: int) -> None:

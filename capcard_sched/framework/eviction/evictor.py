@@ -8,6 +8,7 @@ filter run again without the victims. A pod that could immediately preempt back 
 from __future__ import annotations
 
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.eviction import nominations
@@ -275,7 +276,8 @@ class Evictor:
 
     def _reprieve(self, statement: Statement, queue: Queue, job: Job) -> None:
         """Takes back the evictions that the placed pods do not need."""
-        Reprieve(self._session, self._scope, statement, queue, job).run(self._units_since(statement, 0)[0])
+        text = None if self._is_trial else partial(self._events.taker_text, queue)
+        Reprieve(self._session, self._scope, statement, queue, job, text).run(self._units_since(statement, 0)[0])
 
     def _units_since(self, statement: Statement, length: int) -> tuple[list[VictimUnit], list[Task]]:
         """The units evicted since the statement had `length` operations, in order, and their pods."""

@@ -191,7 +191,7 @@ class GroupEvictor(Evictor):
 
         def cost_of(domain: _Domain) -> Cost | None:
             mark = len(statement)
-            if not place(domain):
+            if self._session.deadline.is_exhausted(queue.name) or not place(domain):
                 return None
             cost = self._cost_since(statement, mark)
             self._take_back(statement, unit, job, mark)

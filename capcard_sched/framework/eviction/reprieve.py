@@ -14,7 +14,7 @@ import numpy as np
 from capcard_sched.framework.session.statement import EvictionOperation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.eviction.scope import WithinQueue
@@ -34,9 +34,20 @@ _MOST_OPERATIONS: Final = 2_000
 class Reprieve:
     """The trials of one statement, which holds evictions and pipelined pods of one job."""
 
-    def __init__(self, session: Session, scope: WithinQueue, statement: Statement, queue: Queue, job: Job) -> None:
-        """`queue`, `job`: of the preemptors."""
-        self._session, self._scope, self._statement = session, scope, statement
+    def __init__(
+        self,
+        session: Session,
+        scope: WithinQueue,
+        statement: Statement,
+        queue: Queue,
+        job: Job,
+        text: Callable[[Task, Task, Node], str] | None,
+    ) -> None:
+        """`queue`, `job`: of the preemptors.
+
+        `text` of an eviction for a pod that takes the place of another one on a node; None in trials.
+        """
+        self._session, self._scope, self._statement, self._text = session, scope, statement, text
         self._queue, self._job = queue, job
         #: Whether some node has capacity for a pod of a class, and the classes of the pods on a node, for now.
         self._has_space: dict[TaskClass, bool] = {}
@@ -48,7 +59,7 @@ class Reprieve:
         statement, kept = self._statement, list(units)
         if len(kept) < 2 or len(statement.placements) < 2:
             return  # the victims of one pod are minimal
-        operations = 0
+        operations, planned = 0, {one.tasks[0].key: one.nodes[0] for one in statement.placements}
         for unit in reversed(units):
             if operations + len(statement) > _MOST_OPERATIONS or self._session.deadline.is_exhausted(self._queue.name):
                 break
@@ -66,6 +77,32 @@ class Reprieve:
             else:
                 statement.rollback(0)
                 self._repeat(before)
+        if len(kept) < len(units):
+            self._name_takers(planned)
+
+    def _name_takers(self, planned: Mapping[str, Node]) -> None:
+        """Has the evictions for pods that moved name those that take their place. `planned`: the nodes before."""
+        statement, text = self._statement, self._text
+        operations, placed = statement.operations, {one.tasks[0].key: one for one in statement.placements}
+        causes: dict[str, list[Node]] = {}
+        for each in operations:
+            if isinstance(each, EvictionOperation):
+                causes.setdefault(each.cause[0], [planned[each.cause[0]]]).append(each.node)
+        moved = {by: nodes for by, nodes in causes.items() if placed[by].nodes[0] is not planned[by]}
+        if text is None or not moved:
+            return
+        takers: dict[str, tuple[str, str]] = {}
+        for by, nodes in moved.items():
+            found = (one for node in nodes for one in placed.values() if one.nodes[0] is node)
+            taker = next(found, placed[by])
+            takers[by] = taker.tasks[0].key, text(taker.tasks[0], placed[by].tasks[0], taker.nodes[0])
+        statement.rollback(0)
+        for one in operations:
+            if isinstance(one, EvictionOperation) and one.cause[0] in takers:
+                by, message = takers[one.cause[0]]
+                statement.evict(one.task, one.reason, message, by=by, queue=one.cause[1])
+            else:
+                self._repeat([one])
 
     def _may_stay(self, unit: VictimUnit) -> bool:
         """Whether the amounts allow the victims to stay: their nodes have them to spare, or pods there can move."""
@@ -103,11 +140,15 @@ class Reprieve:
         return lost <= free
 
     def _spare_of(self, cls: TaskClass) -> Vector:
-        """The pods of a class that each node has capacity for beside those that are placed: int64 [nodes]."""
+        """The pods of a class that each node has capacity for beside those that are placed: int64 [nodes].
+
+        Pods of different subgroups may have different HyperNodes: a node counts where it is one of some pod.
+        """
         if self._spare is None:
             engine, table = self._session.engine, self._session.nodes
-            task = next(one.tasks[0] for one in self._statement.placements)
-            rows = engine.candidates(engine.signature(self._queue, task), future=True)
+            tasks = [one.tasks[0] for one in self._statement.placements]
+            signatures = dict.fromkeys(engine.signature(self._queue, task) for task in tasks)
+            rows = np.unique(np.concatenate([engine.candidates(each, future=True) for each in signatures]))
             wanted = cls.fit_request > 0
             self._spare = np.zeros(len(table), dtype=np.int64)
             self._spare[rows] = (table.future_idle(rows)[:, wanted] // cls.fit_request[wanted]).min(axis=1)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.place_limits import PlaceLimit, most_places, most_together
 from capcard_sched.framework.placement.hypernode_bounds import PLACED
 from capcard_sched.model.autoscaled_groups import places_of
@@ -19,13 +20,13 @@ from capcard_sched.model.resources import PODS_COLUMN
 from capcard_sched.model.status import COMPLETED_STATUSES
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from capcard_sched.framework.api.dispatch import Dispatch
     from capcard_sched.framework.api.node_view import Mask, Rows
     from capcard_sched.framework.session.snapshot import Snapshot
     from capcard_sched.model.autoscaled_groups import AutoscaledGroup
-    from capcard_sched.model.job import Job, Node
+    from capcard_sched.model.job import Job, Node, Task
     from capcard_sched.model.resources import Matrix, Vector
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.state.changes import Changes
@@ -235,7 +236,7 @@ class NodePlaces:
 
     def _limited_shortage(self, snapshot: Snapshot, dispatch: Dispatch, job: Job) -> ExceededLimit | None:
         """The same by limits of equal pods beside each other. O(pods); O(nodes) once per class and set of limits."""
-        calls = dispatch.entries("place_limits")
+        calls = dispatch.plain_entries("place_limits")
         domains, topology = _domains(snapshot, job)
         found: list[tuple[int, int, str]] = []
         for (cls, *_), needed in _needed(job) if calls or domains else ():
@@ -243,7 +244,7 @@ class NodePlaces:
             tasks = [
                 task for task in job.tasks.values() if _kind(task.cls) == kind and task.status not in COMPLETED_STATUSES
             ]
-            limits: list[PlaceLimit] = [limit for _, call in calls for limit in call(tasks)]
+            limits = [limit for name, call in calls for limit in _limits(name, call, tasks, len(snapshot.nodes))]
             is_fixed = _is_alone(cls) and all(limit.key in ((), self._offers) for limit in limits)
             if not limits and is_fixed:
                 self._hold(cls, None)
@@ -356,6 +357,19 @@ class NodePlaces:
             cards = frozenset(snapshot.state.cards_of(node))
             known = self._facts[node.name] = _NodeFacts(node.generation, cards, node.labels)
         return known
+
+
+def _limits(
+    plugin: str, call: Callable[[Sequence[Task]], Iterable[PlaceLimit]], tasks: Sequence[Task], nodes: int
+) -> list[PlaceLimit]:
+    """The limits of one plugin. Raises HookFailed, also for those that break the contract of the hook."""
+    try:
+        found = list(call(tasks))
+        for limit in found:
+            limit.check(nodes)
+    except Exception as error:
+        raise HookFailed(plugin, "place_limits", error) from error
+    return found
 
 
 def _domains(snapshot: Snapshot, job: Job) -> tuple[list[Rows], str]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from capcard_sched.model.refusal import Refusal
 
 
+#: In place of the object, of a failure that concerns the whole session.
+WHOLE_SESSION: Final = "session"
 _NO_CUTS: Mapping[str, QueueCut] = {}
 
 

@@ -10,7 +10,7 @@ from capcard_sched.devices.selector_work import EvaluationsPostponedError
 from capcard_sched.framework.api.dispatch import HookFailed, error_text
 from capcard_sched.framework.api.plugin import OutsideError
 from capcard_sched.framework.backlog.task_outcome import TaskOutcome
-from capcard_sched.framework.session.report import HookError, SessionReport
+from capcard_sched.framework.session.report import WHOLE_SESSION, HookError, SessionReport
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import ObjectRef, WriteConfigMap
 from capcard_sched.model.job import Job, Task
@@ -302,7 +302,7 @@ class SessionResults:
             self.record_hook_error(subject, error)
             return None
 
-    def record_failure(self, plugin: str, hook: str, error: Exception, where: str = "session") -> None:
+    def record_failure(self, plugin: str, hook: str, error: Exception, where: str = WHOLE_SESSION) -> None:
         """Records a failure that is not about one object: of a hook, or of an action (`where`)."""
         self.report.add_error(HookError(plugin, hook, error_text(error), where))
 

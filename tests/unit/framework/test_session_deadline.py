@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.framework.eviction.group_evictor import GroupEvictor
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.framework.session.session_deadline import QueueCut, SessionDeadline
 from capcard_sched.model.job import Task
@@ -256,3 +257,31 @@ def test_jobs_of_a_deleted_queue_leave_no_deferral() -> None:
     world.step()
 
     assert world.h.core._memory.deferrals == {}
+
+
+def test_the_comparison_of_hyper_nodes_for_a_subgroup_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, tried = _Clock(), list[int]()
+    place = GroupEvictor._place_in
+
+    def costly(evictor: Any, statement: Any, queue: Any, job: Any, unit: Any, domain: Any) -> bool:
+        clock.now += 3.0
+        tried.append(domain.number)
+        return place(evictor, statement, queue, job, unit, domain)
+
+    monkeypatch.setattr(GroupEvictor, "_place_in", costly)
+    plugins = "{name: priority}, {name: gang, enablePreemptable: false}, {name: predicates}"
+    h = Harness(f'actions: "allocate, preempt"\ntiers: [{{plugins: [{plugins}]}}]', timer=clock, session_deadline=4.0)
+    h.queue("q")
+    h.priority_class("urgent", 1000)
+    for number in range(8):
+        h.node(f"n{number}", cpu="2")
+        h.hyper_node(f"s{number}", 1, nodes=[f"n{number}"])
+        h.group(f"runs-{number}", queue="q", phase="Running")
+        h.pod(f"runs-{number}", group=f"runs-{number}", requests={"cpu": "2"}, node=f"n{number}", phase="Running")
+    topology = {"mode": "hard", "highestTierAllowed": 1}
+    policy = {"name": "s", "subGroupSize": 2, "matchLabelKeys": ["part"], "networkTopology": topology}
+    h.group("g", queue="q", min_member=2, priority_class="urgent", policies=[policy])
+    for index in range(2):
+        h.pod(f"g-{index}", group="g", requests={"cpu": "1"}, priority=1000, labels={"part": "0"})
+    h.step()
+    assert 2 <= len(tried) <= 3, "two within the deadline, and the best of them at last"
