@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import NamedTuple
 from unittest.mock import patch
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from capcard_sched.framework.placement.hypernode_bounds import anchor_of
 from capcard_sched.framework.session import hypernode_search
 from capcard_sched.model.annotations import JOB_ALLOCATED_HYPERNODE
+from capcard_sched.model.hyper_nodes import HyperNodeTree
 from capcard_sched.model.intents import AnnotatePodGroup
 from capcard_sched.testing import Harness
 
@@ -95,12 +97,29 @@ def assert_no_pod_is_too_far(h: Harness) -> None:
             assert anchor is None or (anchor >= 0 and tree.tiers[anchor] <= job.topology.highest), job
 
 
+def tier_of(tree: HyperNodeTree, name: str) -> int:
+    return int(tree.tiers[tree.numbers[name]])
+
+
 def room(h: Harness, cpu: int) -> dict[str, int]:
     """Number of pods with these cpus that fit, by HyperNode."""
     tree, table = h.state.tree, h.state.nodes
     column = h.state.columns.column("cpu")
     idle = (table.allocatable - table.used)[:, column] // (1000 * cpu)
     return {name: int(idle[tree.rows_of(number)].clip(0).sum()) for number, name in enumerate(tree.names)}
+
+
+def utilization(h: Harness, cpu: int) -> dict[str, Fraction]:
+    """The part of the cpus that is used once further ones are, by HyperNode with nodes."""
+    tree, table = h.state.tree, h.state.nodes
+    column = h.state.columns.column("cpu")
+    found = {}
+    for number, name in enumerate(tree.names):
+        rows = tree.rows_of(number)
+        used, total = int(table.used[rows, column].sum()), int(table.allocatable[rows, column].sum())
+        if total:
+            found[name] = Fraction(used + 1000 * cpu, total)
+    return found
 
 
 @given(world=worlds(), arrivals=st.lists(gangs, min_size=1, max_size=5), plugin=st.booleans(), data=st.data())
@@ -140,7 +159,7 @@ def test_a_gang_in_hard_mode_never_spans_beyond_the_tier_it_may(
 
 
 @given(world=worlds(), arrivals=st.lists(gangs, min_size=1, max_size=4), plugin=st.booleans())
-def test_a_gang_in_hard_mode_gets_the_lowest_tier_that_fits_and_waits_only_without_one(
+def test_a_gang_in_hard_mode_gets_the_fullest_domain_of_the_lowest_tier_that_fits_and_waits_only_without_one(
     world: World, arrivals: list[Gang], plugin: bool
 ) -> None:
     h = build(world, plugin=plugin)
@@ -149,6 +168,7 @@ def test_a_gang_in_hard_mode_gets_the_lowest_tier_that_fits_and_waits_only_witho
     h.step()
     for number, gang in enumerate(arrivals):
         free, tree = room(h, gang.cpu), h.state.tree
+        full = utilization(h, gang.cpu * gang.pods)
         h.group(
             f"g{number}", queue="a", min_member=gang.pods,
             topology={"mode": "hard", "highestTierAllowed": gang.highest},
@@ -163,6 +183,10 @@ def test_a_gang_in_hard_mode_gets_the_lowest_tier_that_fits_and_waits_only_witho
             assert anchor is not None
             assert tree.tiers[anchor] <= min(fitting)
             assert job.ready_tasks == gang.pods
+            # Node scores do not count: nodeorder alone would take the emptiest.
+            alike = [name for name, pods in free.items() if pods >= gang.pods and tier_of(tree, name) == min(fitting)]
+            if tree.tiers[anchor] == min(fitting):
+                assert full[tree.names[anchor]] == max(full[name] for name in alike)
         else:
             assert anchor is None
             assert "HyperNode" in h.pod_message(f"p{number}-0")
