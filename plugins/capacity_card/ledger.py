@@ -18,9 +18,10 @@ from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN
 from capcard_sched.model.status import PLACED_STATUSES, SESSION_STATUSES, TaskStatus
 from capcard_sched.plugins.capacity_card.charge import PLAIN, ChargeSum
 from capcard_sched.plugins.capacity_card.quota import (
-    ChargeBook,
+    NO_PODS,
     JobAccount,
     QueueAccount,
+    QueueBook,
     limit_by_ancestors,
     queue_quota,
     used_card,
@@ -60,7 +61,7 @@ class Ledger:
         #: Whether all pods of a job get the same card.
         self.same_card = arguments.multi_card_job_mode == "single"
         self._session: Session
-        self._tree = SumTree(ChargeBook)
+        self._tree = SumTree(QueueBook)
         self.queues: dict[str, QueueAccount] = {}
         self.jobs: dict[str, JobAccount] = {}
         #: Thousandths of cards that charged pods hold, by (card, service type); entries stay at 0.
@@ -192,7 +193,8 @@ class Ledger:
                     charge = new[kind] = self._demands.placed(task, task.node)
             charges[uid] = charge
         releasing = TaskStatus.RELEASING
-        leaving = {uid for uid in charges if job.tasks[uid].status is releasing} if job.counts[releasing] else set()
+        gone = [uid for uid in charges if job.tasks[uid].status is releasing] if job.counts[releasing] else ()
+        leaving = frozenset(gone) or NO_PODS
         if before is not None:
             place = job, self.queues[job.queue], job.annotations.get(SERVICE_TYPE), charges, leaving
             if place == (before.job, before.queue, before.service, before.charges, before.leaving):
@@ -225,7 +227,8 @@ class Ledger:
         queue = account.queue
         self._stale[queue.name].pop(key, None)
         queue.jobs.discard(key)
-        self._tree.subtract(queue.name, account)
+        for book in queue.books:
+            book -= account  # noqa: PLW2901 - in place
         queue.invalidate()
         for held, amount in account.by_service.items():
             self.by_service[held] -= amount
@@ -250,7 +253,7 @@ class Ledger:
             taken = ChargeSum()
             for task, node in zip(tasks, placement.nodes, strict=True):
                 if task.uid in account.leaving:
-                    account.leaving.discard(task.uid)
+                    account.leaving -= {task.uid}
                     self._release(account, charges[task.uid], -1)
                 elif task.uid in charges:
                     self.internal_errors += 1
@@ -277,7 +280,7 @@ class Ledger:
                 given[charge] = given.get(charge, 0) + 1
                 del account.charges[task.uid]
             else:
-                account.leaving.add(task.uid)
+                account.leaving |= {task.uid}
                 self._release(account, charge)
         for charge, count in given.items():
             self._book(account, placement.cls, charge, -count)
@@ -325,7 +328,8 @@ class Ledger:
 
     def _book(self, account: JobAccount, cls: TaskClass, charge: Charge, times: int) -> None:
         amounts = charge.amounts if times == 1 else [(key, amount * times) for key, amount in charge.amounts]
-        for book in (account, *account.queue.books):
+        account.allocated.add(amounts)
+        for book in account.queue.books:
             book.allocated.add(amounts)
             book.seen.update(account.allocated)
         if charge.amount:
