@@ -97,8 +97,7 @@ class Fragmentation(Plugin):
             before = after = shared.states(rows)
             request = shared.request_of(cls)
             if request is not None:
-                following = {state: shared.state_after(request, state) for state in set(before.tolist())}
-                after = np.array([following[state] for state in before.tolist()], dtype=np.int64)
+                after = shared.states_after(request, before)
             states = before, after
         gains = -values.losses(free, cls.fit_request, states, groups)
         return gains.astype(np.float64) * (weight / _PER_POINT)

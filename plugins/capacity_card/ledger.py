@@ -18,9 +18,10 @@ from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN
 from capcard_sched.model.status import PLACED_STATUSES, SESSION_STATUSES, TaskStatus
 from capcard_sched.plugins.capacity_card.charge import PLAIN, ChargeSum
 from capcard_sched.plugins.capacity_card.quota import (
-    ChargeBook,
+    NO_PODS,
     JobAccount,
     QueueAccount,
+    QueueBook,
     limit_by_ancestors,
     queue_quota,
     used_card,
@@ -61,7 +62,7 @@ class Ledger:
         #: Whether all pods of a job get the same card.
         self.same_card = arguments.multi_card_job_mode == "single"
         self._session: Session
-        self._tree = SumTree(ChargeBook)
+        self._tree = SumTree(QueueBook)
         self.queues: dict[str, QueueAccount] = {}
         self.jobs: dict[str, JobAccount] = {}
         #: Thousandths of cards that charged pods hold, by (card, service type); entries stay at 0.
@@ -183,7 +184,8 @@ class Ledger:
             return
         charges = self._charges(job, _NO_CHARGES if before is None else before.charges, relabeled, moved)
         releasing = TaskStatus.RELEASING
-        leaving = {uid for uid in charges if job.tasks[uid].status is releasing} if job.counts[releasing] else set()
+        gone = [uid for uid in charges if job.tasks[uid].status is releasing] if job.counts[releasing] else ()
+        leaving = frozenset(gone) or NO_PODS
         if before is not None:
             place = job, self.queues[job.queue], job.annotations.get(SERVICE_TYPE), charges, leaving
             if place == (before.job, before.queue, before.service, before.charges, before.leaving):
@@ -241,7 +243,8 @@ class Ledger:
         queue = account.queue
         self._stale[queue.name].pop(key, None)
         queue.jobs.discard(key)
-        self._tree.subtract(queue.name, account)
+        for book in queue.books:
+            book -= account  # noqa: PLW2901 - in place
         queue.invalidate()
         for held, amount in account.by_service.items():
             self.by_service[held] -= amount
@@ -267,7 +270,7 @@ class Ledger:
             taken = ChargeSum()
             for task, node in zip(tasks, placement.nodes, strict=True):
                 if task.uid in account.leaving:
-                    account.leaving.discard(task.uid)
+                    account.leaving -= {task.uid}
                     self._release(account, charges[task.uid], -1)
                     self._shared.use(account, task.uid, demand.shared)
                 elif task.uid in charges:
@@ -301,7 +304,7 @@ class Ledger:
                 del account.charges[task.uid]
                 self._shared.drop(task.uid, shared)
             else:
-                account.leaving.add(task.uid)
+                account.leaving |= {task.uid}
                 self._release(account, charge)
                 self._shared.use(account, task.uid, shared)
         for charge, count in given.items():
@@ -378,7 +381,8 @@ class Ledger:
 
     def _book(self, account: JobAccount, cls: TaskClass, charge: Charge, times: int) -> None:
         amounts = charge.amounts if times == 1 else [(key, amount * times) for key, amount in charge.amounts]
-        for book in (account, *account.queue.books):
+        account.allocated.add(amounts)
+        for book in account.queue.books:
             book.allocated.add(amounts)
             book.seen.update(account.allocated)
         if charge.amount:

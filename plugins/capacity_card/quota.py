@@ -7,7 +7,7 @@ the cluster has: quotas may exceed the cards of the cluster on purpose.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from capcard_sched.framework.quota.limits import UNLIMITED
 from capcard_sched.framework.quota.queue_sums import awaits_pods
@@ -22,6 +22,7 @@ from capcard_sched.plugins.capacity_card.multi_card_admission import QueueUsage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from typing import Self
 
     from capcard_sched.framework.quota.limits import QuotaShortage
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from capcard_sched.model.queue import Queue
     from capcard_sched.plugins.capacity_card.arguments import ServiceType
     from capcard_sched.plugins.capacity_card.charge import Charge, JobQuantities
+
+
+NO_PODS: Final = frozenset[str]()
 
 
 class QueueQuota(NamedTuple):
@@ -140,8 +144,6 @@ class ChargeBook:
     inqueue: ChargeSum = field(init=False, default_factory=ChargeSum)
     #: Amounts that jobs hold beyond their minimum.
     elastic: ChargeSum = field(init=False, default_factory=ChargeSum)
-    #: Keys that ever had an amount here: their series stay, at 0.
-    seen: set[str] = field(init=False, default_factory=set)
     #: Incremented with every change of the quota and of the sums that admission reads.
     version: int = field(init=False, default=0)
 
@@ -151,7 +153,6 @@ class ChargeBook:
     def _add(self, other: ChargeBook, times: int) -> Self:
         for mine, theirs in zip(self._sums(), other._sums(), strict=True):
             mine.add(theirs.items(), times)
-        self.seen |= other.seen
         self.version += 1
         return self
 
@@ -171,6 +172,18 @@ class ChargeBook:
         return sum_of(self.allocated, group) - (sum_of(self.releasing, group) if nominating else 0)
 
 
+@dataclass(slots=True, eq=False, repr=False)
+class QueueBook(ChargeBook):
+    """The sums of a queue, or of a queue and all queues below it."""
+
+    #: Keys that ever had an amount here: their series stay, at 0.
+    seen: set[str] = field(init=False, default_factory=set)
+
+    def _add(self, other: ChargeBook, times: int) -> Self:
+        self.seen.update(*([other.seen] if isinstance(other, QueueBook) else other._sums()))
+        return ChargeBook._add(self, other, times)  # `super()` fails in classes with slots
+
+
 class QueueAccount:
     """One queue: the sums of its own jobs, with or without any, and its place in the tree of queues.
 
@@ -180,7 +193,7 @@ class QueueAccount:
 
     __slots__ = ("_share", "ancestors", "books", "facts", "jobs", "limiting", "name", "own", "quota", "subtree")
 
-    def __init__(self, name: str, quota: QueueQuota, tree: SumTree[ChargeBook]) -> None:
+    def __init__(self, name: str, quota: QueueQuota, tree: SumTree[QueueBook]) -> None:
         self.name = name
         self.quota = quota
         #: What the quota follows from, once the ledger has it.
@@ -193,7 +206,7 @@ class QueueAccount:
         self._share: float | None = None
         self.connect(tree)
 
-    def connect(self, tree: SumTree[ChargeBook], ancestors: Iterable[QueueAccount] = ()) -> None:
+    def connect(self, tree: SumTree[QueueBook], ancestors: Iterable[QueueAccount] = ()) -> None:
         """Find its place in another tree."""
         self.ancestors = tuple(ancestors)
         #: Every book that its jobs are posted to, and of these: its own, and that of its subtree.
@@ -323,7 +336,7 @@ class JobAccount(ChargeBook):
     #: Charges of the pods that hold quota, by uid.
     charges: dict[str, Charge] = field(init=False, default_factory=dict)
     #: Uids of those of them that are being released.
-    leaving: set[str] = field(init=False, default_factory=set)
+    leaving: AbstractSet[str] = field(init=False, default=NO_PODS)
     #: Thousandths of cards held, by (card, service type).
     by_service: dict[tuple[str, ServiceType], int] = field(init=False, default_factory=dict)
     #: Admitted in this session; the phase may still be Pending.
@@ -344,8 +357,8 @@ class JobAccount(ChargeBook):
         self.quantities, self.impossible = quantities, impossible
         if pending is not quantities.pending:
             self.pending = quantities.pending
-            self.seen.update(self.pending)
             for book in self.queue.books:
+                book.seen.update(self.pending)
                 book.pending.replace(pending, self.pending)
         if elastic or quantities.elastic:
             self.elastic = quantities.elastic
@@ -365,10 +378,9 @@ class JobAccount(ChargeBook):
             self.inqueue = quantities.want.without(quantities.gated).without(self.allocated)
         elif phase is PHASE_RUNNING and awaits_pods(job):
             self.inqueue = quantities.need.without(quantities.gated).without(self.allocated)
-        self.seen.update(self.inqueue)
         for book in self.queue.books:
             book.version += 1
-            book.seen |= self.seen
+            book.seen.update(self.inqueue)
             book.inqueue.replace(inqueue, self.inqueue)
 
 

@@ -134,12 +134,18 @@ class CardReclaim:
         cards = demand.alternatives
         if demand.several:
             cards = self._selection.choice(queue, demand, reclaimer, own=True).usable
-        full = {card: self._ledger.full(queue, card, demand.least(card)) for card in cards}
-        found = {card: next((one for one in full[card] if one != queue.name), "") for card in cards}
-        for bound in [bound for card in cards for bound in self._ledger.bounds(queue, card, demand.least(card))]:
-            if bound.fitting < 1 and bound.queue != queue.name:
-                for card in alternatives_of(bound.resource):  # of a full group: each of its cards frees quota
-                    found.setdefault(card, bound.queue)
+        above = {
+            card: [
+                bound
+                for bound in self._ledger.bounds(queue, card, demand.least(card))
+                if bound.fitting < 1 and bound.queue != queue.name
+            ]
+            for card in cards
+        }
+        found = {card: full[0].queue if full else "" for card, full in above.items()}
+        for bound in [bound for full in above.values() for bound in full]:
+            for card in alternatives_of(bound.resource):  # of a full group: each of its cards frees quota
+                found.setdefault(card, bound.queue)
         return _Wanted(found, ())
 
     def _useless(self, want: _Wanted, candidate: Task, charge: Charge | None) -> str:

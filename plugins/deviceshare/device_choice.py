@@ -17,7 +17,7 @@ SPREAD: Final = "spread"
 
 _FULL = 100.0
 _NO_CARDS_CLOSED: Mapping[int, Cause] = {}
-_RANKS = {cause: rank for rank, cause in enumerate(Cause)}
+_CAUSES = tuple(Cause)
 
 
 class ChosenShare(NamedTuple):
@@ -124,10 +124,7 @@ def _in_order(now: Sequence[SharedCard], usable: Sequence[int], policy: str) -> 
 
 def most_frequent(causes: Iterable[Cause]) -> Cause:
     """The cause that refused most cards; of equals the one that is checked first."""
-    counts: dict[Cause, int] = {}
-    for cause in causes:
-        counts[cause] = counts.get(cause, 0) + 1
-    return min(counts, key=lambda cause: (-counts[cause], _RANKS[cause]))
+    return max(_CAUSES, key=list(causes).count)
 
 
 def card_score(card: SharedCard, policy: str) -> float:

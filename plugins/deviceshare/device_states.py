@@ -123,6 +123,12 @@ class RequestResults:
         cards = self.in_state(number).after
         return NO_STATE if cards is None else self._states.number(cards)
 
+    def after_many(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """`after` of each: int64 [k]."""
+        listed = numbers.tolist()
+        found = {number: self.after(number) for number in set(listed)}
+        return np.array([found[number] for number in listed], dtype=np.int64)
+
     def keep(self, numbers: Collection[int]) -> None:
         """Drop the results about all other states."""
         self._results = {number: self._results[number] for number in numbers if number in self._results}

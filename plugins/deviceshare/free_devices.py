@@ -57,6 +57,9 @@ class FreeDevices:
     def state_after(self, request: Requests, state: int) -> int:
         return self._results.of_requests(request).after(state)
 
+    def states_after(self, request: Requests, states: Rows) -> Rows:
+        return self._results.of_requests(request).after_many(states)
+
     def devices(self, state: int) -> list[_Device]:
         cards = self._rows.states.cards_of(state) or ()
         return [(kind, card) for kind, own in enumerate(cards) for card in own or ()]

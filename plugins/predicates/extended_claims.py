@@ -70,7 +70,7 @@ class ExtendedClaims:
 
     def of(self, cls: TaskClass) -> ExtendedResources | None:
         """The resources of a class that some node offers by devices; None without any."""
-        if not cls.device_containers:
+        if not cls.device_containers or not self._inventory.classes:
             return None
         found: list[tuple[str, str]] = []
         for resource, amount in cls.requests.items():

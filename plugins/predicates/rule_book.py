@@ -84,11 +84,12 @@ class RuleBook(PodTerms[PodRules]):
         """Of required terms that each of some equal pods of a job has, and that select all of them."""
         if not self.counters.has_terms(tasks[0].cls):
             return
-        own = [self._of_own(task) for task in tasks]
+        kinds = list({id(task.labels): task for task in tasks}.values())  # pods of one template share their labels
+        own = [self._of_own(task) for task in kinds]
         first, index = own[0], self.counters.index
         if any(one.error for one in own):
             return
-        for key in self._apart(tasks):
+        for key in self._apart(kinds):
             text = f"their pod anti-affinity ({key}) leaves space for {{limit}}"
             yield PlaceLimit(text, domains=index.column(key).codes)
         if first.matches_itself and all(one.affinity is first.affinity for one in own):

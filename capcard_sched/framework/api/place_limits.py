@@ -61,8 +61,7 @@ def most_places(fitting: Vector, limits: Sequence[PlaceLimit], groups: Sequence[
             places = np.where(limit.nodes, places, 0)
         if limit.most is not None:
             places = np.minimum(limit.most, places)
-    parts = groups or [np.arange(len(places), dtype=np.intp)]
-    return max(_most_of(places, limits, rows) for rows in parts)
+    return max(_most_of(places, limits, rows) for rows in groups or (None,))
 
 
 def most_together(requests: Matrix, counts: Vector, totals: Vector) -> tuple[int, int]:
@@ -83,28 +82,32 @@ def most_together(requests: Matrix, counts: Vector, totals: Vector) -> tuple[int
     return found
 
 
-def _most_of(places: Vector, limits: Sequence[PlaceLimit], rows: Rows) -> int:
-    """The pods of some nodes; the scarcest of several kinds of domains decides."""
-    here = places[rows]
+def _most_of(places: Vector, limits: Sequence[PlaceLimit], rows: Rows | None) -> int:
+    """The pods of some nodes, None for all; the scarcest of several kinds of domains decides."""
+    here = places if rows is None else places[rows]
     found = [int(here.sum())]
     for limit in limits:
         if limit.domains is not None:
-            codes = limit.domains[rows]
-            most = limit.each + (0 if limit.beside is None else _least(places, limit.domains, limit.beside))
-            found.append(int(here[codes < 0].sum()) + int(np.minimum(_by_domain(here, codes), most).sum()))
+            codes = limit.domains if rows is None else limit.domains[rows]
+            sums = _by_domain(here, codes)
+            most = limit.each
+            if limit.beside is not None:
+                most += _least(sums if rows is None else _by_domain(places, limit.domains), limit.domains, limit.beside)
+            found.append(int(np.minimum(sums[:-1], most).sum() + sums[-1]))
         if limit.within is not None:
-            found.append(int(_by_domain(here, limit.within[rows]).max(initial=0)))
+            codes = limit.within if rows is None else limit.within[rows]
+            found.append(int(_by_domain(here, codes)[:-1].max(initial=0)))
     return min(found)
 
 
 def _by_domain(places: Vector, codes: Rows) -> Vector:
-    """The pods of each domain: int64 [domains]."""
-    sums = np.zeros(int(codes.max(initial=-1)) + 1, dtype=np.int64)
-    np.add.at(sums, codes[codes >= 0], places[codes >= 0])
+    """The pods of each domain, then those of nodes in none: int64 [domains + 1]."""
+    sums = np.zeros(int(codes.max(initial=-1)) + 2, dtype=np.int64)
+    np.add.at(sums, codes, places)
     return sums
 
 
-def _least(places: Vector, codes: Rows, nodes: Mask) -> int:
-    """The pods of the domain of some nodes that holds fewest; 0 without a domain."""
+def _least(sums: Vector, codes: Rows, nodes: Mask) -> int:
+    """The pods of the domain of some nodes that holds fewest; 0 without a domain. `sums`: as of `_by_domain`."""
     own = codes[nodes & (codes >= 0)]
-    return int(_by_domain(places, codes)[own].min()) if len(own) else 0
+    return int(sums[own].min()) if len(own) else 0

@@ -38,6 +38,9 @@ class SharedDevices(Protocol):
     def state_after(self, request: Any, state: int) -> int:
         """The state after one more pod; -1 when the node does not take it."""
 
+    def states_after(self, request: Any, states: Rows) -> Rows:
+        """`state_after` of each state: int64 [k]."""
+
     def devices(self, state: int) -> Sequence[Hashable]:
         """The devices of a node; equal ones are alike."""
 

@@ -122,7 +122,7 @@ class Reprieve:
                 self._classes.setdefault(one.nodes[0], Counter())[one.tasks[0].cls] += 1
         classes = {cls for counts in self._classes.values() for cls in counts}
         if len(classes) == 1 and not (cls := next(iter(classes))).claims:
-            return self._can_move(cls, {node: held[node] for node in crowded})
+            return self._can_move(cls, held)
         return any(self._is_placeable(cls) for node in crowded for cls in self._classes.get(node, ()))
 
     def _can_move(self, cls: TaskClass, held: Mapping[Node, Vector]) -> bool:
@@ -163,15 +163,11 @@ class Reprieve:
         return self._has_space[cls]
 
     def _place_without(self, unit: VictimUnit, others: Sequence[VictimUnit]) -> bool:
-        """Repeats the statement without a unit, evictions first. Whether all pods have a node."""
+        """Takes back a unit, and places the pods anew after all evictions. Whether all pods have a node."""
         session, statement = self._session, self._statement
-        operations, staying = statement.operations, {task.uid for task in unit.tasks}
-        statement.rollback(0)
-        self._repeat([one for one in operations if isinstance(one, EvictionOperation) and one.task.uid not in staying])
+        placements = statement.take_back({task.uid for task in unit.tasks})
         victims = [one.tasks[0] for one in others]
-        for placement in operations:
-            if isinstance(placement, EvictionOperation):
-                continue
+        for placement in placements:
             task, node = placement.tasks[0], placement.nodes[0]
             row = self._row_for(task, node.row)
             if row < 0:

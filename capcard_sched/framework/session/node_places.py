@@ -6,6 +6,7 @@ network topology lower the count for jobs without a placed pod: a node with a po
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -20,7 +21,7 @@ from capcard_sched.model.resources import PODS_COLUMN
 from capcard_sched.model.status import COMPLETED_STATUSES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from capcard_sched.framework.api.dispatch import Dispatch
     from capcard_sched.framework.api.node_view import Mask, Rows
@@ -45,6 +46,8 @@ class _Usable(NamedTuple):
 
     allocatable: Matrix
     nodes: Vector
+    #: The same where there are few: numbers are faster than arrays then. Empty for many.
+    few: list[tuple[list[int], int]]
 
 
 class _NodeFacts(NamedTuple):
@@ -61,6 +64,7 @@ _READ_KINDS: Final = ("DeviceClass ", "PersistentVolume ", "ResourceSlice ")
 _MOST_LIMITED = 16_384
 #: Classes whose counts are kept: classes of pods that are gone are among them.
 _MOST_CLASSES = 16_384
+_FEW_SHAPES: Final = 32
 _UNKNOWN = _NodeFacts(-1, frozenset(), {})
 
 
@@ -88,8 +92,8 @@ class NodePlaces:
         #: (0.12 ms for 5,000 nodes; 0.01 ms kept).
         self._limited: dict[Hashable, int] = {}
         #: The pods of a class, by its id, that the nodes hold under all limits, where these are the same for all of its
-        #: pods; None for any number. (In W1, 3 instead of 9 µs per job.)
-        self._held: dict[int, int | None] = {}
+        #: pods. (In W1, 3 instead of 9 µs per job.)
+        self._held: dict[int, float] = {}
         #: By key of a waiting job: the claims of its pods, of volumes and of devices, `namespace/name`.
         self._claims: dict[str, frozenset[str]] = {}
         #: Keys of the jobs with another limit than in the last session.
@@ -165,11 +169,10 @@ class NodePlaces:
         Figures are numbers of pods. O(pods), and O(nodes) once per class and change of a node.
         """
         self._refresh(snapshot)
+        if self.holds(job):
+            return None
         most = max(job.min_available, *job.min_task_member.values(), 0)
         classes = {task.cls for task in job.tasks.values()}
-        if len(classes) == 1 and job.topology is None and self._holds(next(iter(classes)), most):
-            self._claims.pop(job.key, None)
-            return None
         self._note_claims(job, classes)
         scarce: dict[TaskClass, int] = {}
         for cls in classes:
@@ -179,9 +182,9 @@ class NodePlaces:
                 if further is not None and places + further < most:
                     scarce[cls] = places + further
         found = [
-            (held - needed, self._scarcest(snapshot, dispatch, kind[0]), held)
-            for kind, needed in (_needed(job) if scarce else ())
-            if all(cls in scarce for cls in kind) and (held := max(scarce[cls] for cls in kind)) < needed
+            (held - needed, self._scarcest(snapshot, dispatch, pods[0].cls), held)
+            for pods, needed in (_needed(job, classes) if scarce else ())
+            if all(pod.cls in scarce for pod in pods) and (held := max(scarce[pod.cls] for pod in pods)) < needed
         ]
         if not found:
             if groups:
@@ -189,14 +192,24 @@ class NodePlaces:
             found_in_all = self._shortage_in_all(snapshot, job) if len(classes) > 1 else None
             if found_in_all is not None or job.count(PLACED):
                 return found_in_all
-            return self._limited_shortage(snapshot, dispatch, job)
-        missing, resource, pods = min(found)  # the order of the pods must not matter
-        return ExceededLimit(Figures(resource, pods - missing, pods - missing, pods), "")
+            return self._limited_shortage(snapshot, dispatch, job, classes)
+        missing, resource, places = min(found)  # the order of the pods must not matter
+        return ExceededLimit(Figures(resource, places - missing, places - missing, places), "")
 
-    def _holds(self, cls: TaskClass, pods: int) -> bool:
-        """Whether it is known that nodes hold this number of pods of a class, whichever pods they are."""
-        held, places = self._held.get(cls.id, 0), self._places.get(cls.id, 0)
-        return all(known is None or known >= max(1, pods) for known in (held, places))
+    def holds(self, job: Job) -> bool:
+        """Whether the nodes hold the pods of a job, all of one class, as far as is known since a node changed."""
+        tasks, roles = job.tasks, job.min_task_member
+        if not tasks or job.topology is not None:
+            return False
+        cls = next(iter(tasks.values())).cls
+        held = self._held.get(cls.id, 0)
+        if held < 1 or held < job.min_available or (roles and held < max(roles.values())):
+            return False
+        if len(tasks) > 1 and len({task.cls for task in tasks.values()}) > 1:
+            return False
+        if self._claims:
+            self._claims.pop(job.key, None)
+        return True
 
     def _of_class(self, snapshot: Snapshot, dispatch: Dispatch, cls: TaskClass) -> int | None:
         if cls.id not in self._places:
@@ -217,9 +230,7 @@ class NodePlaces:
         if len(counts) < 2 or not len(snapshot.nodes):
             return None
         needed = min(job.min_available - len(job.tasks) + live.total(), live.total())
-        if None not in self._usable:
-            self._usable[None] = self._with_cards(snapshot, None)
-        allocatable, nodes = self._usable[None]
+        allocatable, nodes, _ = self._with_cards(snapshot, None)
         amounts = np.array(list(requests.values()), dtype=np.int64)
         pods, column = most_together(amounts, np.array(list(counts.values()), dtype=np.int64), nodes @ allocatable)
         if pods >= needed:
@@ -227,6 +238,7 @@ class NodePlaces:
         return ExceededLimit(Figures(snapshot.resources.names[column], needed, needed, pods), "")
 
     def _note_claims(self, job: Job, classes: Iterable[TaskClass]) -> None:
+        classes = [cls for cls in classes if cls.volumes or cls.claims]
         found = {f"{job.namespace}/{name}" for cls in classes for name in cls.volumes}
         found |= {f"{job.namespace}/{each.claim}" for cls in classes for each in cls.claims if each.claim}
         if found:
@@ -234,41 +246,42 @@ class NodePlaces:
         else:
             self._claims.pop(job.key, None)
 
-    def _limited_shortage(self, snapshot: Snapshot, dispatch: Dispatch, job: Job) -> ExceededLimit | None:
+    def _limited_shortage(
+        self, snapshot: Snapshot, dispatch: Dispatch, job: Job, classes: Collection[TaskClass]
+    ) -> ExceededLimit | None:
         """The same by limits of equal pods beside each other. O(pods); O(nodes) once per class and set of limits."""
         calls = dispatch.plain_entries("place_limits")
         domains, topology = _domains(snapshot, job)
         found: list[tuple[int, int, str]] = []
-        for (cls, *_), needed in _needed(job) if calls or domains else ():
-            kind = _kind(cls)
-            tasks = [
-                task for task in job.tasks.values() if _kind(task.cls) == kind and task.status not in COMPLETED_STATUSES
-            ]
+        for tasks, needed in _needed(job, classes) if calls or domains else ():
+            cls = tasks[0].cls
             limits = [limit for name, call in calls for limit in _limits(name, call, tasks, len(snapshot.nodes))]
             is_fixed = _is_alone(cls) and all(limit.key in ((), self._offers) for limit in limits)
-            if not limits and is_fixed:
-                self._hold(cls, None)
-            if not (limits or domains):
+            places = None
+            if limits or domains:
+                places = self._places_of(snapshot, dispatch, cls, limits, domains, topology)
+            if is_fixed and not (limits and domains):
+                self._hold(cls, None if domains else places)
+            if places is None or places >= needed:
                 continue
-            for last in range(len(limits) + 1):
-                is_whole = last == len(limits)
-                text = topology if is_whole else limits[last].text
-                some, parts = limits[: last + 1], domains if is_whole else []
-                places = self._places_of(snapshot, dispatch, cls, some, parts, topology if is_whole else "")
-                if places is not None and places < needed:
-                    found.append((places - needed, places, text.format(limit=places)))
+            text = topology
+            for last in range(len(limits)):  # the first that is too low beside those before it
+                some = self._places_of(snapshot, dispatch, cls, limits[: last + 1], [], "")
+                if some is not None and some < needed:
+                    places, text = some, limits[last].text
                     break
-                if is_whole and is_fixed and not domains:
-                    self._hold(cls, places)
+            found.append((places - needed, places, text.format(limit=places)))
         if not found:
             return None
         missing, pods, text = min(found)
         return ExceededLimit(Figures("pods", pods - missing, pods - missing, pods), "", text)
 
     def _hold(self, cls: TaskClass, places: int | None) -> None:
+        """`places`: under limits; None for any number."""
         if len(self._held) >= _MOST_CLASSES:
             self._held.clear()
-        self._held[cls.id] = places
+        known = [each for each in (places, self._places.get(cls.id)) if each is not None]
+        self._held[cls.id] = min(known, default=math.inf)
 
     def _places_of(
         self,
@@ -310,11 +323,17 @@ class NodePlaces:
         return self._counts[key]
 
     def _sum(self, snapshot: Snapshot, cls: TaskClass, wanted: frozenset[str] | None) -> int | None:
-        nodes, fitting, _ = self._fitting(snapshot, cls, wanted)
-        if not len(nodes):
+        usable = self._with_cards(snapshot, wanted)
+        if not len(usable.nodes):
             return None
-        # A resource that no node has ever had has no column.
-        return 0 if cls.unoffered else int(nodes @ fitting.min(axis=1))
+        if cls.unoffered:
+            return 0  # a resource that no node has ever had has no column
+        if not usable.few:
+            nodes, fitting, _ = self._fitting(snapshot, cls, wanted)
+            return int(nodes @ fitting.min(axis=1))
+        request: list[int] = cls.fit_request.tolist()
+        asked = [(column, amount) for column, amount in enumerate(request) if amount]
+        return sum([count * min([has[column] // amount for column, amount in asked]) for has, count in usable.few])
 
     def _scarcest(self, snapshot: Snapshot, dispatch: Dispatch, cls: TaskClass) -> str:
         """The resource that limits the pods of a class most, of equal ones the first by name."""
@@ -329,27 +348,32 @@ class NodePlaces:
         self, snapshot: Snapshot, cls: TaskClass, wanted: frozenset[str] | None
     ) -> tuple[Vector, Matrix, Vector]:
         """Nodes by shape, pods that fit one by each requested resource (int64 [shapes, requested]), and its columns."""
-        if wanted not in self._usable:
-            self._usable[wanted] = self._with_cards(snapshot, wanted)
-        allocatable, nodes = self._usable[wanted]
+        allocatable, nodes, _ = self._with_cards(snapshot, wanted)
         columns = cls.fit_request.nonzero()[0]
         return nodes, allocatable[:, columns] // cls.fit_request[columns], columns
 
     def _with_cards(self, snapshot: Snapshot, wanted: frozenset[str] | None) -> _Usable:
+        if (known := self._usable.get(wanted)) is not None:
+            return known
         if self._shapes is None:
             self._shapes = self._shapes_of(snapshot)
         usable: Mask = self._shapes.allocatable[:, PODS_COLUMN] > 0
         if wanted is not None:
             usable &= np.array([not wanted.isdisjoint(cards) for cards in self._shapes.cards], dtype=bool)
-        return _Usable(self._shapes.allocatable[usable], self._shapes.nodes[usable])
+        allocatable, nodes = self._shapes.allocatable[usable], self._shapes.nodes[usable]
+        few = list(zip(allocatable.tolist(), nodes.tolist(), strict=True)) if len(nodes) <= _FEW_SHAPES else []
+        found = self._usable[wanted] = _Usable(allocatable, nodes, few)
+        return found
 
     def _shapes_of(self, snapshot: Snapshot) -> _Shapes:
         table = snapshot.nodes
-        rows: dict[tuple[bytes, frozenset[str]], list[int]] = {}
-        for row, node in enumerate(table.nodes):
-            rows.setdefault((table.allocatable[row].tobytes(), self._facts_of(snapshot, node).cards), []).append(row)
-        allocatable = table.allocatable[[found[0] for found in rows.values()]]
-        return _Shapes(allocatable, [cards for _, cards in rows], np.array([len(found) for found in rows.values()]))
+        amounts, width = table.allocatable.tobytes(), table.allocatable.nbytes // max(1, len(table))
+        counts = Counter(
+            (amounts[row * width : (row + 1) * width], self._facts_of(snapshot, node).cards)
+            for row, node in enumerate(table.nodes)
+        )
+        allocatable = np.frombuffer(b"".join(found for found, _ in counts), np.int64).reshape(len(counts), -1)
+        return _Shapes(allocatable, [cards for _, cards in counts], np.array(list(counts.values())))
 
     def _facts_of(self, snapshot: Snapshot, node: Node) -> _NodeFacts:
         known = self._facts.get(node.name, _UNKNOWN)
@@ -412,18 +436,24 @@ def _kind(cls: TaskClass) -> int:
     return cls.alike or -1 - cls.id
 
 
-def _needed(job: Job) -> Iterator[tuple[list[TaskClass], int]]:
-    """The classes of a kind to the number of their pods, placed ones included, that the minimum needs."""
+def _needed(job: Job, classes: Collection[TaskClass]) -> Iterator[tuple[list[Task], int]]:
+    """The pods of each kind, and how many of them, placed ones included, the minimum needs.
+
+    `classes`: of all pods of the job.
+    """
     live = [task for task in job.tasks.values() if task.status not in COMPLETED_STATUSES]
-    counts = Counter(_kind(task.cls) for task in live)
+    kinds: dict[int, list[Task]] = {}
+    if len(classes) == 1:
+        kinds = {0: live} if live else {}
+    else:
+        for task in live:
+            kinds.setdefault(_kind(task.cls), []).append(task)
     done = len(job.tasks) - len(live)
-    classes: dict[Hashable, dict[TaskClass, None]] = {}
-    for task in live:
-        classes.setdefault(_kind(task.cls), {})[task.cls] = None
-    for kind, count in counts.items():
-        needed = job.min_available - done - (len(live) - count)
+    for tasks in kinds.values():
+        needed = job.min_available - done - (len(live) - len(tasks))
+        kind = _kind(tasks[0].cls)
         for role, minimum in job.min_task_member.items() if job.checks_roles else ():
             if all(_kind(task.cls) == kind for task in live if task.role == role):
                 needed = max(needed, minimum)
         if needed > 0:
-            yield list(classes[kind]), needed
+            yield tasks, needed

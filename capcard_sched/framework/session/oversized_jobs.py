@@ -23,6 +23,8 @@ def mark_oversized(session: Session) -> None:
     touched = changed.jobs | places.jobs_of(changed)
     for key in sorted(jobs if places.is_changed or changed.everything else touched & jobs.keys()):
         job = jobs[key]
+        if job.node_limit is None and places.holds(job):
+            continue
         limit, before = session.results.guarded(job, lambda job: _limit_of(session, job)), job.node_limit
         job.node_limit = limit
         if limit != before:

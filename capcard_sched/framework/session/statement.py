@@ -20,7 +20,7 @@ from capcard_sched.model.kube_groups import kube_name
 from capcard_sched.model.status import ALLOCATED, BINDING, BOUND, PIPELINED, RUNNING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.intents import ClaimBinding
@@ -134,13 +134,17 @@ class Statement:
         except HookFailed:
             session.dispatch.notify("on_allocate", placement)
             raise
-        dirty = session.state.changes
-        marks = (dirty.jobs, job.key), (dirty.queues, job.queue), (dirty.nodes, node.name)
-        unmarked = [(marked, name) for marked, name in marks if name not in marked]
+        unmarked = [(marked, name) for marked, name in self._marks(task, node) if name not in marked]
         former = session.state.release(task)
         session.engine.note_release()
         session.results.report.count_eviction()
         self._records.append(EvictionOperation(task, node, former, reason, message or reason, (by, queue), unmarked))
+
+    def _marks(self, task: Task, node: Node) -> tuple[tuple[set[str], str], ...]:
+        """The names that the eviction of a pod marks as changed."""
+        dirty, job = self._session.state.changes, task.job
+        assert job is not None, task
+        return (dirty.jobs, job.key), (dirty.queues, job.queue), (dirty.nodes, node.name)
 
     def discard(self) -> None:
         """Undoes everything, last first. The node of each placement is kept for the task's message.
@@ -153,23 +157,52 @@ class Statement:
         """Undoes the operations since the statement had `length` of them, last first, without recording outcomes."""
         self._undo(length, record_outcomes=False)
 
+    def take_back(self, uids: Container[str]) -> list[Placement]:
+        """Undoes all placements, last first, and the evictions of some pods, by uid. Returns the placements, in order.
+
+        The other evictions stay as they are.
+        """
+        placements = self.placements
+        evictions = [record for record in self._records if isinstance(record, EvictionOperation)]
+        kept = [record for record in evictions if record.task.uid not in uids]
+        self._records = [*kept]
+        for placement in reversed(placements):
+            self._revert(placement)
+        for eviction in reversed(evictions):
+            if eviction.task.uid in uids:
+                self._revert(self._without_marks(eviction, kept))
+        return placements
+
+    def _without_marks(self, eviction: EvictionOperation, others: Iterable[EvictionOperation]) -> EvictionOperation:
+        """The eviction with the marks that none of `others` needs, which get the rest."""
+        heirs = {(id(marked), name): one for one in others for marked, name in self._marks(one.task, one.node)}
+        own: list[tuple[set[str], str]] = []
+        for marked, name in eviction.unmarked:
+            heir = heirs.get((id(marked), name))
+            (own if heir is None else heir.unmarked).append((marked, name))
+        return eviction._replace(unmarked=own)
+
     def _undo(self, length: int, *, record_outcomes: bool) -> None:
         session = self._session
         while len(self._records) > length:
             record = self._records.pop()
-            try:
-                if isinstance(record, Placement):
-                    for task, node in zip(record.tasks, record.nodes, strict=True) if record_outcomes else ():
-                        allocated = task.status is ALLOCATED
-                        session.results.set_outcome(
-                            task, TaskOutcome("schedulable" if allocated else "pipelined", "", node.name)
-                        )
-                    self._unplace(record)
-                else:
-                    self._restore(record)
-            except HookFailed as error:
-                subject = record.job if isinstance(record, Placement) else record.task
-                session.results.record_hook_error(subject, error)
+            if record_outcomes and isinstance(record, Placement):
+                for task, node in zip(record.tasks, record.nodes, strict=True):
+                    allocated = task.status is ALLOCATED
+                    outcome = TaskOutcome("schedulable" if allocated else "pipelined", "", node.name)
+                    session.results.set_outcome(task, outcome)
+            self._revert(record)
+
+    def _revert(self, record: Placement | EvictionOperation) -> None:
+        """Undoes a record that is no longer listed."""
+        try:
+            if isinstance(record, Placement):
+                self._unplace(record)
+            else:
+                self._restore(record)
+        except HookFailed as error:
+            subject = record.job if isinstance(record, Placement) else record.task
+            self._session.results.record_hook_error(subject, error)
 
     def _restore(self, eviction: EvictionOperation) -> None:
         task, session = eviction.task, self._session

@@ -159,6 +159,39 @@ def test_statements_may_interleave() -> None:
     assert to_document(h.state) == before
 
 
+@pytest.mark.parametrize("back", [["running"], ["second"], ["running", "second"], []])
+def test_evictions_are_taken_back_alone(back: list[str]) -> None:
+    h, _ = _cluster()
+    h.do("pod old/second @n1")
+    session = h.session()
+    job, (n1, n2), changes = h.job("g"), session.nodes.nodes, h.state.changes
+    statement, expected = Statement(session), Statement(session)
+    stay = [name for name in ("running", "second") if name not in back]
+    for marked in (changes.jobs, changes.queues, changes.nodes):
+        marked.clear()
+    before = to_document(h.state)
+    for name in stay:
+        expected.evict(h.task(name), "make room")
+    after, marks = to_document(h.state), (set(changes.jobs), set(changes.queues), set(changes.nodes))
+    expected.rollback(0)
+    statement.evict(h.task("running"), "make room")
+    statement.pipeline(job, [h.task("a0")], [n1])
+    statement.evict(h.task("second"), "make room")
+    statement.pipeline(job, [h.task("b0"), h.task("b1")], [n2, n1])
+    placed = statement.take_back({h.task(name).uid for name in back})
+    assert [([task.name for task in one.tasks], one.nodes) for one in placed] == [
+        (["a0"], [n1]),
+        (["b0", "b1"], [n2, n1]),
+    ]
+    assert [task.name for task in statement.evicted] == stay
+    assert to_document(h.state) == after
+    assert (changes.jobs, changes.queues, changes.nodes) == marks
+    assert recorded(h.state) == rebuilt(h.state)
+    statement.rollback(0)
+    assert to_document(h.state) == before
+    assert (changes.jobs, changes.queues, changes.nodes) == (set(), set(), set())
+
+
 # --- plugins that fail ------------------------------------------------------------------------------------------------
 
 
