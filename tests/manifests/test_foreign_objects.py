@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import datetime as dt
 import json
+import ssl
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
 
+from capcard_sched.daemon.admission.certificates import renewed
 from capcard_sched.model.annotations import BOUND_QUEUE, FENCE
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import binding, deployment, job, node, plain, pod, pod_group, queue
@@ -214,6 +220,51 @@ async def test_objects_of_other_schedulers_pass_whatever_is_missing(
     assert set(found) == {each.name for each in ours()}
     held = {"vcjob", "podgroup"} if name != "beside-volcano" else set()
     assert {each for each, text in found.items() if _NO_REPLICA in text} == held
+
+
+def _authority() -> tuple[str, ssl.SSLContext]:
+    """A serving certificate for loopback, and the PEM of the authority that issued it."""
+    pair = renewed(None, ("127.0.0.1",), dt.datetime.now(dt.UTC))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+        file.write(pair.certificate + pair.key)
+        file.flush()
+        context.load_cert_chain(file.name)
+    return pair.authorities, context
+
+
+@pytest.mark.parametrize("bundle", ["of another authority", "none"])
+async def test_objects_of_other_schedulers_pass_with_a_wrong_authority_in_the_webhooks(
+    cluster: Cluster, installed: tuple[str, list[Manifest]], bundle: str
+) -> None:
+    """A server is there, and its certificate is not that of `caBundle`: each call of a webhook fails."""
+    name, objects = installed
+    (_, context), (other, _) = _authority(), _authority()
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    hooks = [hook for each in objects if each["kind"] in ADMISSION for hook in each.get("webhooks", ())]
+    assert hooks
+    for hook in hooks:
+        hook["clientConfig"] = {"url": f"https://127.0.0.1:{port}{hook['clientConfig']['service']['path']}"}
+        if bundle != "none":
+            hook["clientConfig"]["caBundle"] = base64.b64encode(other.encode()).decode()
+    async with server:
+        await cluster.create(node("n1"))
+        await cluster.apply(each for each in objects if each["kind"] in ADMISSION)
+        await acting(cluster)
+        for scheduler in ("default-scheduler", "volcano"):
+            await cluster.create_all([pod("there", scheduler=scheduler), pod("bound", scheduler=scheduler)])
+            await cluster.bind("bound", "n1")
+            attempts = foreign(scheduler) + (groups_and_queues() if name == "beside-volcano" else [])
+            assert await refusals(cluster, attempts) == {}, scheduler
+            for each in ("there", "bound"):
+                await cluster.delete("pods", each)
+        gated = pod("new", annotations={"scheduling.volcano.sh/queue-allocation-gate": "true"})
+        assert await response(cluster, create("pod", gated, "pods")) == "", "the webhook of pods fails open"
+        found = await refusals(cluster, ours())
+        assert set(found) == {each.name for each in ours()}
+        held = {"vcjob", "podgroup"} if name != "beside-volcano" else set()
+        assert {each for each, text in found.items() if "failed to verify certificate: x509" in text} == held
 
 
 async def acting(cluster: Cluster) -> None:
