@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from rich.console import Group
 from rich.padding import Padding
 from rich.table import Table
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from capcard_sched.model.annotations import RUNNING_ESTIMATE
 from capcard_sched.model.quantity import shown_amount
-from capcard_sched.model.quoting import brief, plural
+from capcard_sched.model.quoting import brief, escaped, plural
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.timestamps import format_timestamp, parse_timestamp, span
 from capcard_sched.reports.fixes import render_fixes, sentence
@@ -55,6 +56,7 @@ def print_diagnosis(found: JobDiagnosis) -> None:
 
 def render(found: JobDiagnosis) -> RenderableType:
     """The whole diagnosis; the first line is the cause."""
+    found = _escaped(found)
     parts: list[RenderableType] = [
         Text.assemble((f"{found.namespace}/{found.workload}: ", "bold"), sentence(found.summary)),
         *(Text(f"  {sentence(fact)}") for fact in found.facts),
@@ -71,6 +73,15 @@ def render(found: JobDiagnosis) -> RenderableType:
     else:  # a recording has no events
         parts += _evicted(found.evicted)
     return Group(*parts)
+
+
+def _escaped(value: Any) -> Any:
+    """A diagnosis whose texts are one line each: line breaks in names of objects are escapes."""
+    if isinstance(value, str):
+        return escaped(value)
+    if isinstance(value, msgspec.Struct):
+        return type(value)(**{name: _escaped(getattr(value, name)) for name in value.__struct_fields__})
+    return tuple(map(_escaped, value)) if isinstance(value, (tuple, list)) else value
 
 
 def _problems(found: JobDiagnosis) -> list[RenderableType]:

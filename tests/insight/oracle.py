@@ -123,7 +123,9 @@ def _node(resource: str) -> list[Factor]:
         return [factor for one in resource.split(" or ") for factor in _node(one)]
     if "/" in resource and not resource.startswith("NVIDIA"):
         return [f"node {resource}", "devices"] if resource.startswith(("nvidia", "volcano")) else [f"node {resource}"]
-    return [f"node {resource}"] if resource in {"cpu", "memory", "pods", "ephemeral-storage"} else ["devices"]
+    if resource in {"cpu", "memory", "pods", "ephemeral-storage"}:
+        return [f"node {resource}"]
+    return ["node pods"] if resource == "pod" else ["devices"]
 
 
 def causes_of(text: str, case: Case) -> list[Factor]:

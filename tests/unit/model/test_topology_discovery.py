@@ -44,10 +44,10 @@ def test_types_are_read_from_tier_1_up(written: str, types: list[tuple[str, tupl
         ("5", "expected one key, networkTopologyDiscovery"),
         ("other: []", "expected one key, networkTopologyDiscovery"),
         ("networkTopologyDiscovery: 5", "networkTopologyDiscovery: expected a list of sources"),
-        (text({"enabled": True}), "networkTopologyDiscovery[0]: Object missing required field `source`"),
+        (text({"enabled": True}), "networkTopologyDiscovery[0].source: is required"),
         (
             text({"source": "label", "enable": True}),
-            "networkTopologyDiscovery[0]: Object contains unknown field `enable`",
+            "networkTopologyDiscovery[0].enable: unknown field",
         ),
         (text({"source": "ufm", "enabled": True}), "[0].source: 'ufm' is not supported; accepted: label"),
         (text(source(t=["r", _HOST]), source(u=["r", _HOST])), "[1].source: source label is enabled above"),
@@ -64,7 +64,7 @@ def test_types_are_read_from_tier_1_up(written: str, types: list[tuple[str, tupl
         (text(source(**{"-x": ["r", _HOST]})), "'-x' is no name of a type"),
         (
             text({"source": "label", "enabled": True, "config": {"networkTopologyTypes": {"t": [{"label": "r"}]}}}),
-            "t: Object contains unknown field `label` - at `$[0]`; accepted: a list of nodeLabel",
+            "networkTopologyTypes.t[0].label: unknown field; accepted: a list of nodeLabel",
         ),
     ],
 )
