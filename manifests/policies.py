@@ -131,6 +131,8 @@ class Validation(NamedTuple):
 
 
 _ANNOTATIONS: Final = "{o}.metadata.?annotations.orValue({{}})"
+#: Of a ResourceClaimTemplate: kube-controller-manager copies them to its claims.
+_COPIED: Final = "{o}.?spec.?metadata.?annotations.orValue({{}})"
 _LABELS: Final = "{o}.metadata.?labels.orValue({{}})"
 _CONTAINERS: Final = (
     "[{{'name': dyn(''), 'resources': dyn({o}).spec.?resources.orValue({{}})}}] + dyn({o}).spec.containers + "
@@ -151,8 +153,11 @@ _VARIABLES: Final = {
     "claims": (
         ("fixed", _listed(frozenset({keys.BOUND_QUEUE, keys.CARD_ASSIGNED}))),
         ("annotations", _ANNOTATIONS.format(o="object")),
-        ("formerAnnotations", _ANNOTATIONS.format(o="oldObject")),
+        ("formerAnnotations", f"oldObject != null ? {_ANNOTATIONS.format(o='dyn(oldObject)')} : {{}}"),
+        ("copied", _COPIED.format(o="dyn(object)")),
+        ("formerCopied", f"oldObject != null ? {_COPIED.format(o='dyn(oldObject)')} : {{}}"),
         ("changed", _CHANGED.format(keys="fixed", now="annotations", former="formerAnnotations")),
+        ("changedCopied", _CHANGED.format(keys="fixed", now="copied", former="formerCopied")),
     ),
     "pods": (
         ("fixedAnnotations", _listed(keys.BOUND_ANNOTATIONS)),
@@ -183,9 +188,9 @@ _VARIABLES: Final = {
 _VALIDATIONS: Final = {
     "claims": (
         Validation(
-            "variables.changed == []",
-            "'the scheduler writes queue and cards of an allocated ResourceClaim: ' + variables.changed.join(', ') + "
-            "' cannot be changed'",
+            "variables.changed + variables.changedCopied == []",
+            "'the scheduler writes queue and cards of ResourceClaims: ' + "
+            "(variables.changed + variables.changedCopied).join(', ') + ' cannot be set or changed'",
             computed=True,
         ),
     ),
@@ -324,12 +329,11 @@ def all_policies() -> list[Policy]:
         for name, row in rows.items()
     ]
     key = f"metadata.?annotations[?'{keys.BOUND_QUEUE}'].hasValue()"
-    allocated = [
-        ("ours", f"oldObject.{key} || object.{key}"),
-        ("allocated", "oldObject.?status.?allocation.hasValue()"),
-    ]
-    row = "resource.k8s.io", "v1", "UPDATE", "resourceclaims"
-    claims = Policy("claims", [row], allocated, [*_VARIABLES["claims"]], [*_VALIDATIONS["claims"]])
+    one = "{o}." + key + " || {o}.?spec.?" + key
+    former = one.format(o="oldObject")
+    recorded = f"{one.format(o='object')} || (request.operation == 'UPDATE' && ({former}))"
+    row = "resource.k8s.io", "v1", "CREATE, UPDATE", "resourceclaims, resourceclaimtemplates"
+    claims = Policy("claims", [row], [("ours", recorded)], [*_VARIABLES["claims"]], [*_VALIDATIONS["claims"]])
     return [*own, claims, *map(_of_rules, RULES_OF_POLICIES)]
 
 

@@ -16,8 +16,8 @@ from capcard_sched.framework.api.node_hooks import NODE_SPEC, filter, score
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.eviction.victim_index import may_be_evicted
 from capcard_sched.framework.toolkit.node_index import NodeIndex
-from capcard_sched.model.annotations import JDB_MAX_UNAVAILABLE, JDB_MIN_AVAILABLE, PREEMPTABLE, REVOCABLE_ZONE
-from capcard_sched.model.pod_facts import preemptable_of
+from capcard_sched.model.annotations import JDB_MAX_UNAVAILABLE, JDB_MIN_AVAILABLE, REVOCABLE_ZONE
+from capcard_sched.model.pod_facts import admits_revocable, preemptable_of
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.status import TaskStatus, Vote
 from capcard_sched.model.timestamps import parse_duration
@@ -36,8 +36,6 @@ ZONE_PREFIX = "tdm.revocable-zone."
 PERIOD_KEY = "tdm.evict.period"
 TIME_ZONE_KEY = "tdm.time-zone"
 DEFAULT_PERIOD = "1m"
-#: The annotation value of pods that tolerate the nodes of any zone; no other value is supported.
-ANY_ZONE = "*"
 NOT_REVOCABLE = "not allow to dispatch to revocable node"
 
 _SCORE = 100.0
@@ -117,12 +115,7 @@ def most_evictions(job: Job) -> int:
 
 def is_revocable(task: Task) -> bool:
     """Whether the pod may run on revocable nodes, by its own annotation, else its PodGroup's."""
-    for notes in (task.cls.annotations, task.job.annotations if task.job is not None else {}):
-        if REVOCABLE_ZONE in notes:
-            return notes[REVOCABLE_ZONE] == ANY_ZONE
-        if PREEMPTABLE in notes:
-            return preemptable_of(notes, {}) is True
-    return False
+    return admits_revocable(task.cls.annotations, task.job.annotations if task.job is not None else {})
 
 
 class Tdm(Plugin):

@@ -82,6 +82,8 @@ _READ: Final = (
 
 #: End of the name of the Deployment of Volcano's controllers.
 _CONTROLLERS: Final = "-controllers"
+#: End of the names of its ConfigMaps.
+_CONFIGURATION: Final = "-configmap"
 
 
 class MigrationReason(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -180,8 +182,9 @@ def _config_maps(deployment: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Namespace and name of each ConfigMap that a Deployment of Volcano mounts, or that its controllers read."""
     name, namespace = deployment["metadata"]["name"], deployment["metadata"]["namespace"]
     for volume in deployment["spec"]["template"]["spec"].get("volumes") or ():
-        if (volume.get("configMap") or {}).get("name"):
-            yield namespace, volume["configMap"]["name"]
+        mounted = (volume.get("configMap") or {}).get("name") or ""
+        if mounted.endswith(_CONFIGURATION):  # others, as of certificates, configure nothing that is compared
+            yield namespace, mounted
     if name.endswith(_CONTROLLERS):
         yield namespace, f"{name.removesuffix(_CONTROLLERS)}-controller-configmap"
 

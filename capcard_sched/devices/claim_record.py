@@ -37,6 +37,7 @@ def read_record(annotations: Mapping[str, str]) -> ClaimRecord:
         cards = msgspec.json.decode(text, type=dict[str, int])
     except msgspec.DecodeError:
         return ClaimRecord(queue)
-    if not all(card and "|" not in card and 0 < amount <= MAX_RESULTS * CARD for card, amount in cards.items()):
-        return ClaimRecord(queue)
+    for card, amount in cards.items():
+        if not card.strip() or card != card.strip() or "|" in card or not 0 < amount <= MAX_RESULTS * CARD:
+            return ClaimRecord(queue)
     return ClaimRecord(queue, tuple(sorted(cards.items())))

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from capcard_sched.model.device_objects import AllocatedDevice
 
 NVIDIA_DRIVER: Final = "gpu.nvidia.com"
+#: Of the card of a device of that driver.
+NVIDIA_ATTRIBUTES: Final = ("type", "productName")
 
 
 def has_cards(driver: str, rules: Mapping[str, CardDevice]) -> bool:

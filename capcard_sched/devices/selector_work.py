@@ -119,7 +119,7 @@ def _counted(steps: int) -> int:
 
 def _refusal() -> AllocationError:
     text = (
-        f"the selectors of the ResourceClaim take more than {MOST_OF_CONTENT} steps on the devices of the cluster: "
-        "shorten spec.devices.requests[].selectors, or use fewer of them"
+        f"the selectors of the ResourceClaim would take more than {MOST_OF_CONTENT} steps on all devices of the "
+        "cluster: shorten spec.devices.requests[].selectors, or use fewer selectors"
     )
     return AllocationError(text, "gave_up")

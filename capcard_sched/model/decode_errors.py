@@ -105,7 +105,7 @@ def field_problem(error: Exception, value: Any = _ABSENT) -> FieldProblem:
         return _problem([*_located(steps, value, None), field["field"]], message)
     match = _EXPECTED.match(text)
     if match is None:
-        shown_text = text[:1].lower() + text[1:] if isinstance(error, msgspec.DecodeError) else text
+        shown_text = text[:1].lower() + text[1:] if isinstance(error, msgspec.ValidationError) else text
         return _problem(_located(steps, value, None), shown_text)
     form = _Form(match["types"].split(" | "), match["bound"] or "")
     if place is not None and place["key"]:

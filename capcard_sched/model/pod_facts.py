@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.objects import PodObject, PodSpec
 
+#: The value of `volcano.sh/revocable-zone` of pods that tolerate the nodes of any zone; no other value is supported.
+ANY_ZONE = "*"
 _DIGITS = 18
 _SIGNED = re.compile(r"[+-]?[0-9]{1,20}")
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
@@ -103,6 +105,16 @@ def preemptable_of(annotations: Mapping[str, str], labels: Mapping[str, str]) ->
     if text is None:
         text = labels.get(keys.PREEMPTABLE)
     return None if text is None else text in _TRUE
+
+
+def admits_revocable(*annotations: Mapping[str, str]) -> bool:
+    """Whether a pod may run on nodes of a revocable zone: by its own annotations, else those of its PodGroup."""
+    for notes in annotations:
+        if keys.REVOCABLE_ZONE in notes:
+            return notes[keys.REVOCABLE_ZONE] == ANY_ZONE
+        if keys.PREEMPTABLE in notes:
+            return preemptable_of(notes, {}) is True
+    return False
 
 
 def _written_priority(annotations: Mapping[str, str]) -> int | None:

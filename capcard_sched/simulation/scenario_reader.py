@@ -223,7 +223,7 @@ class _ScenarioReader:
 
     def warn_of_version(self, origin: Origin, obj: JsonObject) -> None:
         """A claim or template of a version that is read as the current one."""
-        text = f"{V1BETA1} is read as {RESOURCE_API}, with the fields of requests in exactly"
+        text = f"{V1BETA1} is converted to {RESOURCE_API}: the fields of each request move to `exactly`"
         self.warnings.append(InputProblem(origin, text, _title(obj), "apiVersion"))
 
     def _report(self, origin: Origin, obj: JsonObject, problems: Iterable[Finding]) -> None:

@@ -108,7 +108,7 @@ class AllocationCheck:
         if several:
             choice = self._selection.choice(account, demand, task, own=own)
             indexes = self._selection.indexes(demand, choice.usable)
-            limits = self._limits(account, demand, choice, own=own)
+            limits = self._limits(account, demand, choice, wanted, own=own)
             if not ledger.same_card:
                 least = min(map(demand.least, choice.alternatives))
                 fitting = account.joint_pods(
@@ -131,11 +131,16 @@ class AllocationCheck:
             found = self._claim_shortage(account, demand, options, count)
         return Grant(count, self._refusals.shortage(hook, account, found), indexes, limits, at_once)
 
-    def _limits(self, account: QueueAccount, demand: CardDemand, choice: CardChoice, *, own: bool) -> tuple[int, ...]:
-        """How many more pods fit the quota of each alternative; 0 for a closed one."""
+    def _limits(
+        self, account: QueueAccount, demand: CardDemand, choice: CardChoice, wanted: int, *, own: bool
+    ) -> tuple[int, ...]:
+        """How many more pods fit the quota of each alternative: 0 for a closed one, `wanted` where it may cost none."""
         free, least, usable = self._ledger.free, demand.least, choice.usable
         return tuple(
-            [free(account, card, own=own) // least(card) if card in usable else 0 for card in choice.alternatives]
+            [
+                0 if card not in usable else free(account, card, own=own) // least(card) if least(card) else wanted
+                for card in choice.alternatives
+            ]
         )
 
     def _claim_shortage(

@@ -41,7 +41,7 @@ class CapacityCardArguments(msgspec.Struct, frozen=True, rename="camel"):
     unnamed_cards: Literal["ignore", "infer", "deny"] = "ignore"
     #: Device resource to the node label, or labels, that name its model; the first label with a value counts.
     card_labels: dict[str, str | tuple[str, ...]] = {}
-    #: Devices of ResourceSlices that are cards: a driver, the attributes that are the name, and a suffix of it.
+    #: Cards of devices of other drivers: the driver, the attributes whose values form the card, an optional suffix.
     card_devices: tuple[CardDevice, ...] = ()
     #: The quota of queues without `volcano.sh/card.quota`: 0 of every card, or no limit.
     queues_without_card_quota: Literal["none", "unlimited"] = "none"

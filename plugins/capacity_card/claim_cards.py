@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from capcard_sched.devices.claims import AllocationError, Claim
-from capcard_sched.devices.device_card import has_cards
+from capcard_sched.devices.device_card import NVIDIA_ATTRIBUTES, has_cards
 from capcard_sched.devices.extended_resources import extended_claim_name
 from capcard_sched.devices.held_devices import held_cards_of, held_devices
 from capcard_sched.devices.inventory import DeviceInventory
@@ -174,6 +174,10 @@ class ClaimCards:
             found.update(held)
         return found
 
+    def cards_of(self, key: str) -> Mapping[str, int]:
+        """The thousandths by card that a claim holds, written or assumed; none for one without known devices."""
+        return self._assigned(key) or {}
+
     def amount(self, key: str) -> int | None:
         """The thousandths of cards that a claim holds, written or assumed; None for a claim without devices."""
         held = self._assigned(key)
@@ -187,7 +191,19 @@ class ClaimCards:
         devices, claim = held_devices(allocation, session.snapshot.devices), self._claims.get(key)
         if claim is None or claim.allocation is None:
             return devices.cards
-        return held_cards_of(claim.record, devices) or devices.cards
+        return held_cards_of(claim.record, devices)
+
+    def recorded(self, claim: Claim) -> tuple[tuple[str, int], ...]:
+        """The cards that the record of a claim without pods charges: at most those of its devices, if all are known.
+
+        The policy `capcard-sched-claims` may be missing: anybody could charge a queue otherwise.
+        """
+        if self._session is None or claim.allocation is None:
+            return ()
+        cards, devices = claim.record.cards, held_devices(claim.allocation, self._session.snapshot.devices)
+        if devices.complete and sum(amount for _, amount in cards) > sum(devices.cards.values()):
+            return tuple(sorted(devices.cards.items()))
+        return cards
 
     def queue_of(self, key: str) -> str:
         """The queue for which a claim was allocated; "" for one that is not, or by another scheduler."""
@@ -224,8 +240,8 @@ class ClaimCards:
         parts = tuple([(key, each[least][1]) for key, each in of_shared.items()])
         return ClaimDemand(cards, ranges[least][1], "", False, parts, ranges, of_shared)
 
-    def nameless(self, namespace: str, claims: Iterable[PodClaim]) -> Iterator[str]:
-        """One GPU that each of these claims may get and that is no card, for want of attributes."""
+    def nameless(self, namespace: str, claims: Iterable[PodClaim]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+        """One device that each of these claims may get and that is no card, its driver and the attributes of cards."""
         for each in claims:
             claim = claim_of(namespace, each, self._claims, self._templates)
             plan = plan_of(claim, self._inventory)
@@ -236,7 +252,8 @@ class ClaimCards:
                     and has_cards(device.id[0], device.content.cards)
                     and any(may_match(request, device) for request in requests)
                 ):
-                    yield "/".join(device.id[1:])
+                    rule = device.content.cards.get(device.id[0])
+                    yield "/".join(device.id[1:]), device.id[0], rule.name if rule else NVIDIA_ATTRIBUTES
                     break
 
     def _claimed(self, namespace: str, each: PodClaim, names: tuple[str, ...]) -> list[_CardRequest]:

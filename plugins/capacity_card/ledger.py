@@ -461,7 +461,9 @@ class Ledger:
         return queue.free(key, nominating=assumed.nominating, growing=assumed.growing, own=own)
 
     def bounds(self, queue: QueueAccount, key: str, amount: int, *, own: bool = False) -> list[QuotaBound]:
-        """The limits, as `QueueAccount.limits`, on further pods that request an amount > 0 of a key."""
+        """The limits, as `QueueAccount.limits`, on further pods that request an amount of a key; none for 0."""
+        if not amount:
+            return []
         assumed = self._session.assumptions
         limits = queue.limits(key, nominating=assumed.nominating, growing=assumed.growing, own=own)
         return [QuotaBound((most - held) // amount, name, amount, one, held, most) for one, name, held, most in limits]

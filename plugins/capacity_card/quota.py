@@ -255,6 +255,8 @@ class QueueAccount:
 
         `pods`: those that fit each card alone. With several levels of queues an upper bound.
         """
+        if not amount:
+            return sum(pods)
         levels = [(self.quota, self.own), *([] if own else [(one.quota, one.subtree) for one in self.limiting])]
         alone, least = dict(zip(cards, pods, strict=True)), sum(pods)
         for quota, book in levels:

@@ -67,7 +67,12 @@ class CardSelection:
             return UsableCards(demand.alternatives)
         usable = self.choice(account, demand, task).usable if demand.several else demand.alternatives
         # Equal limits are equal results of searches: the quota beyond what a pod can get is none.
-        most = {card: min(self._ledger.free(account, card), demand.ranges[card][1]) for card in usable if demand.ranges}
+        held = self._shared.held(task) if demand.ranges else {}
+        most = {
+            card: max(0, min(self._ledger.free(account, card), demand.ranges[card][1]) - held.get(card, 0))
+            for card in usable
+            if demand.ranges
+        }
         return UsableCards(usable, tuple(most.items()))
 
     def indexes(self, demand: CardDemand, usable: tuple[str, ...]) -> Rows:

@@ -8,6 +8,7 @@ to the queue that its record names.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
@@ -51,7 +52,11 @@ class SharedClaims:
         self._jobs: dict[str, set[str]] = {}
         self._named: dict[str, frozenset[str]] = {}
         self._unsettled: set[str] = set()
-        #: Increases with every change of a payer.
+        #: Those of them whose charge ended with their pod.
+        self._unpaid: set[str] = set()
+        #: Keys of claims whose record names a queue that does not exist: they are tried once in a session.
+        self._without_queue: set[str] = set()
+        #: Equal for equal payers: undoing a placement restores it.
         self.version = 0
 
     def demand(self, task: Task) -> CardDemand:
@@ -62,7 +67,8 @@ class SharedClaims:
             payer = self._payers.get(key)
             queue = payer.account.queue.name if payer is not None else self.demands.claims.queue_of(key)
             if queue and (task.job is None or queue != task.job.queue):
-                return demand.refused(f"resourceclaim {key} is charged to queue {queue}")
+                own = "" if task.job is None else f": pods of queue {task.job.queue} cannot use it"
+                return demand.refused(f"resourceclaim {key} is charged to queue {queue}{own}")
             if payer is not None and payer.uid != task.uid:
                 paid.append(key)
                 card = payer.account.charges[payer.uid].card
@@ -75,6 +81,14 @@ class SharedClaims:
         """The claims that a pod may share and that no pod is charged for, with their amounts."""
         paid = self._payers.keys() | self._unused.keys()
         return tuple([each for each in self.demands.of(task.cls).shared if each[0] not in paid])
+
+    def held(self, task: Task) -> Mapping[str, int]:
+        """The thousandths by card of the claims of a pod that have devices and are not charged yet."""
+        found = Counter[str]()
+        for key in dict.fromkeys(f"{task.namespace}/{each.claim}" for each in task.cls.claims if each.claim):
+            if key not in self._payers and key not in self._unused:
+                found.update(self.demands.claims.cards_of(key))
+        return found
 
     # --- pods -------------------------------------------------------------------------------------------------------
 
@@ -122,11 +136,14 @@ class SharedClaims:
         payer = self._payers.get(key)
         if payer is not None and payer.uid == uid:
             del self._payers[key]
-            self.version += 1
+            self._toggle(key, payer)
+            self._unpaid.add(key)
         self._unsettled.add(key)
 
     def watch(self, keys: Iterable[str], claims: Mapping[str, Claim]) -> None:
         """Notes claims that changed: those of no single pod may be allocated without one."""
+        self._unsettled |= self._without_queue
+        self._without_queue.clear()
         for key in keys:
             claim = claims.get(key)
             if key in self._unused or (claim is not None and claim.owner is None and claim.record.cards):
@@ -135,7 +152,9 @@ class SharedClaims:
     def close_queue(self, name: str, charge: ChargeQueue) -> None:
         """Takes back the charges of a queue for claims without pods."""
         for key in [key for key, unused in self._unused.items() if unused.queue == name]:
+            self._toggle(key, self._unused[key])
             charge(*self._unused.pop(key), -1)
+            self._unpaid.add(key)
             self._unsettled.add(key)
 
     # --- charges ----------------------------------------------------------------------------------------------------
@@ -151,43 +170,48 @@ class SharedClaims:
         `recharge` adds thousandths to the charge of a pod, `charge` cards to a queue; False if it does not exist.
         """
         found: set[str] = set()
-        missing: set[str] = set()
         for key in sorted(self._unsettled):
-            claim, before = claims.get(key), self._payers.get(key)
+            claim, before, unused = claims.get(key), self._payers.get(key), self._unused.get(key)
             payer = self._payer(key, claim.first_consumer if claim is not None else "")
             if payer != before:
                 if before is not None:
+                    self._toggle(key, before)
                     recharge(before.account, before.uid, -before.amount)
                 if payer is None:
                     self._payers.pop(key, None)
                 else:
                     self._payers[key] = payer
+                    self._toggle(key, payer)
                     recharge(payer.account, payer.uid, payer.amount)
-                self.version += 1
-            if not self._settle_unused(key, claim if payer is None else None, charge):
-                missing.add(key)
-            found |= self._jobs.get(key, set())
-        self._unsettled = missing
+            self._settle_unused(key, claim if payer is None else None, charge)
+            if payer != before or key in self._unpaid or self._unused.get(key) != unused:
+                found |= self._jobs.get(key, set())
+        self._unsettled.clear()
+        self._unpaid.clear()
         return found
 
-    def _settle_unused(self, key: str, claim: Claim | None, charge: ChargeQueue) -> bool:
-        """Charges the queue of a claim that has no pod, None for others. False if the queue does not exist."""
-        unused = None
-        if claim is not None and claim.owner is None and claim.allocation is not None and claim.record.cards:
-            unused = _Unused(*claim.record)
-        before = self._unused.get(key)
+    def _settle_unused(self, key: str, claim: Claim | None, charge: ChargeQueue) -> None:
+        """Charges the queue of a claim that has no pod, None for others."""
+        unused, before = None, self._unused.get(key)
+        if claim is not None and claim.owner is None and claim.record.cards:
+            cards = self.demands.claims.recorded(claim)
+            unused = _Unused(claim.record.queue, cards) if cards else None
         if unused == before:
-            return True
-        self.version += 1
+            return
         if before is not None:
             charge(*before, -1)
+            self._toggle(key, before)
             del self._unused[key]
-        if unused is None:
-            return True
-        if charge(*unused, 1):
+        if unused is not None and charge(*unused, 1):
             self._unused[key] = unused
-            return True
-        return False
+            self._toggle(key, unused)
+        elif unused is not None:
+            self._without_queue.add(key)
+
+    def _toggle(self, key: str, charged: _Payer | _Unused) -> None:
+        """Adds a charge to `version`, or takes it out again."""
+        what = (charged.uid, charged.amount) if isinstance(charged, _Payer) else charged
+        self.version ^= hash((key, what))
 
     def _payer(self, key: str, first: str) -> _Payer | None:
         users = self._users.get(key)

@@ -112,6 +112,7 @@ def foreign(scheduler: str) -> list[Attempt]:
         Attempt("annotate by status", "PATCH", "pods", note, "bound", "status"),
         Attempt("resize", "PATCH", "pods", more, "bound", "resize"),
         Attempt("delete", "DELETE", "pods", None, "bound"),
+        create("claim", allocated_claim("new", {CARD: "x"}), "resourceclaims"),
         Attempt("annotate a claim", "PATCH", "resourceclaims", {"metadata": {"annotations": {CARD: "x"}}}, "held"),
         Attempt("release a claim", "PATCH", "resourceclaims", {"status": {"allocation": None}}, "held", "status"),
         Attempt("delete a claim", "DELETE", "resourceclaims", None, "held"),
@@ -140,6 +141,7 @@ def ours() -> list[Attempt]:
         create("pod", pod("new", **bad), "pods"),
         create("podgroup", group, "podgroups"),
         Attempt("claim", "PATCH", "resourceclaims", {"metadata": {"annotations": {BOUND_QUEUE: "x"}}}, "ours"),
+        create("new claim", allocated_claim("new", {BOUND_QUEUE: "x"}), "resourceclaims"),
         create("vcjob", job("new", schedulerName="capcard-sched", **bad), "jobs.batch.volcano.sh"),
         create("cronjob", cron_job("new", schedulerName="capcard-sched", **bad), "cronjobs.batch.volcano.sh"),
         create(
@@ -148,6 +150,15 @@ def ours() -> list[Attempt]:
             "daemonsets",
         ),
     ]
+
+
+async def prepare(cluster: Cluster) -> None:
+    """Creates the objects that exist before the policies: a node, and an allocated claim of others and of ours."""
+    await cluster.create(node("n1"))
+    for claim, notes in (("held", {CARD: "{}"}), ("ours", {BOUND_QUEUE: "q", CARD: "{}"})):
+        await cluster.create(allocated_claim(claim, notes))
+        status = {"status": {"allocation": {"devices": {"results": [_DEVICE]}}}}
+        await cluster.patch("resourceclaims", claim, status, subresource="status")
 
 
 async def response(cluster: Cluster, attempt: Attempt) -> str:
@@ -186,11 +197,7 @@ async def test_objects_of_other_schedulers_pass_whatever_is_missing(
     cluster: Cluster, installed: tuple[str, list[Manifest]]
 ) -> None:
     name, objects = installed
-    await cluster.create_all([node("n1")])
-    for claim, notes in (("held", {CARD: "{}"}), ("ours", {BOUND_QUEUE: "q", CARD: "{}"})):
-        await cluster.create(allocated_claim(claim, notes))
-        status = {"status": {"allocation": {"devices": {"results": [_DEVICE]}}}}
-        await cluster.patch("resourceclaims", claim, status, subresource="status")
+    await prepare(cluster)
     for scheduler in ("default-scheduler", "volcano"):
         await cluster.create_all([pod("there", scheduler=scheduler), pod("bound", scheduler=scheduler)])
         await cluster.bind("bound", "n1")
@@ -249,7 +256,7 @@ async def test_objects_of_other_schedulers_pass_with_a_wrong_authority_in_the_we
         if bundle != "none":
             hook["clientConfig"]["caBundle"] = base64.b64encode(other.encode()).decode()
     async with server:
-        await cluster.create(node("n1"))
+        await prepare(cluster)
         await cluster.apply(each for each in objects if each["kind"] in ADMISSION)
         await acting(cluster)
         for scheduler in ("default-scheduler", "volcano"):

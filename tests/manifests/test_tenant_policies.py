@@ -23,7 +23,11 @@ _RULES = [
     {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["*"]},
     {"apiGroups": ["batch.volcano.sh"], "resources": ["jobs", "cronjobs"], "verbs": ["*"]},
     {"apiGroups": ["apps"], "resources": ["daemonsets"], "verbs": ["*"]},
-    {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims", "resourceclaims/status"], "verbs": ["*"]},
+    {
+        "apiGroups": ["resource.k8s.io"],
+        "resources": ["resourceclaims", "resourceclaimtemplates", "resourceclaims/status"],
+        "verbs": ["*"],
+    },
 ]
 
 
@@ -141,39 +145,47 @@ async def test_annotations_of_pods_are_fixed_when_they_are_bound(admin: Cluster,
     await tenant.patch("pods", "p", {"metadata": {"annotations": {"mine": "free"}, "labels": {"mine": "free"}}})
 
 
-async def _claim(admin: Cluster, name: str, annotations: Manifest, *, allocated: bool = True) -> None:
-    request = {"name": "r", "exactly": {"deviceClassName": "gpu"}}
-    claim = {
+def _claim(name: str, annotations: Manifest) -> Manifest:
+    return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
         "metadata": {"name": name, "annotations": annotations},
-        "spec": {"devices": {"requests": [request]}},
+        "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu"}}]}},
     }
-    await admin.create(claim)
-    if allocated:
-        device = {"request": "r", "driver": "gpu.nvidia.com", "pool": "n1", "device": "g0"}
-        allocation = {"devices": {"results": [device]}}
-        await admin.patch("resourceclaims", name, {"status": {"allocation": allocation}}, subresource="status")
 
 
-async def test_queue_and_cards_of_a_claim_are_fixed_while_it_is_allocated(admin: Cluster, tenant: Cluster) -> None:
+def _template(name: str, annotations: Manifest) -> Manifest:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name},
+        "spec": {"metadata": {"annotations": annotations}, "spec": _claim(name, {})["spec"]},
+    }
+
+
+async def test_queue_and_cards_of_a_claim_are_those_of_the_scheduler(admin: Cluster, tenant: Cluster) -> None:
     record = {BOUND_QUEUE: "q", "volcano.sh/card.assigned": '{"NVIDIA-H200":1000}'}
     changes: list[Manifest] = [{BOUND_QUEUE: "other"}, {BOUND_QUEUE: None}, {"volcano.sh/card.assigned": "{}"}]
-    await _claim(admin, "held", record)
-    for change in changes:
-        for client in (tenant, admin):
-            async with forbidden("an allocated ResourceClaim", change):
-                await client.patch("resourceclaims", "held", {"metadata": {"annotations": change}})
+    for client in (tenant, admin):
+        for made in (_claim("forged", record), _template("forged", record)):
+            async with forbidden("cannot be set or changed"):
+                await client.create(made)
+    await tenant.create(_template("plain", {"volcano.sh/card.assigned": "x", "c": "d"}))
     async with account(admin, "capcard-sched") as scheduler:
+        await scheduler.create(_claim("held", record))
+        device = {"request": "r", "driver": "gpu.nvidia.com", "pool": "n1", "device": "g0"}
+        allocation = {"devices": {"results": [device]}}
+        await scheduler.patch("resourceclaims", "held", {"status": {"allocation": allocation}}, subresource="status")
+        for change in changes:
+            for client in (tenant, admin):
+                async with forbidden("cannot be set or changed", change):
+                    await client.patch("resourceclaims", "held", {"metadata": {"annotations": change}})
         await scheduler.patch("resourceclaims", "held", {"metadata": {"annotations": changes[0]}})
     await tenant.patch("resourceclaims", "held", {"metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}}})
     await tenant.delete("resourceclaims", "held")
-    await _claim(admin, "free", record, allocated=False)
-    for change in changes:
-        await tenant.patch("resourceclaims", "free", {"metadata": {"annotations": change}})
-    await _claim(admin, "foreign", {})
+    await tenant.create(_claim("foreign", {}))
     await tenant.patch("resourceclaims", "foreign", {"metadata": {"annotations": {"volcano.sh/card.assigned": "x"}}})
-    async with forbidden("an allocated ResourceClaim"):
+    async with forbidden("cannot be set or changed"):
         await tenant.patch("resourceclaims", "foreign", {"metadata": {"annotations": {BOUND_QUEUE: "q"}}})
 
 

@@ -86,7 +86,8 @@ class _World:
         }
         jobs = {key: (dict(one.allocated), dict(one.charges), set(one.leaving)) for key, one in ledger.jobs.items()}
         held = {key: amount for key, amount in ledger.by_service.items() if amount}
-        return {"queues": queues, "jobs": jobs, "held": held}
+        version = self.harness.plugin("capacity-card").accounts.shared.version
+        return {"queues": queues, "jobs": jobs, "held": held, "version": version}
 
 
 def _place_and_undo(world: _World) -> None:

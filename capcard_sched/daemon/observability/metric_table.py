@@ -127,7 +127,7 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     MetricRow("queue_card_seconds_total", "counter", ("queue", "card", "service_type"), "sampled", "Card-seconds that pods of the queue held while this replica led, from their binding until they finished or were gone"),
     MetricRow("card_total", "gauge", ("card",), "plugin", "Cards in the cluster"),
     MetricRow("card_allocated", "gauge", ("card", "service_type"), "plugin", "Cards allocated, by service type"),
-    MetricRow("capacity_card_refusals_total", "counter", ("queue_name", "hook", "reason"), "plugin", "Jobs and pods refused by quota, each once in a session"),
+    MetricRow("capacity_card_refusals_total", "counter", ("queue_name", "hook", "reason"), "plugin", "Refusals by card quota; a job or pod counts once per session and hook, trials do not count"),
     MetricRow("capacity_card_evictions_total", "counter", ("victim_queue", "reclaimer_queue", "card"), "plugin", "Pods evicted by cross-queue reclaim"),
     MetricRow("capacity_card_invalid_objects", "gauge", ("kind", "reason"), "plugin", "Objects with invalid card annotations"),
     *(
@@ -169,7 +169,7 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     MetricRow("capcard_dra_waiting_pods", "gauge", (), "sampled", "Placed pods that are bound once their devices have all binding conditions", bare=True),
     MetricRow("capcard_dra_binding_conditions_seconds", "histogram", ("result",), "counted", "Time from an allocation to the end of the pod's wait for binding conditions: ready, or failed (failure condition, or predicate.DRABindingTimeout)", WAIT, bare=True),
     MetricRow("capcard_dra_double_allocations_total", "counter", (), "sampled", "Allocations of a whole device that another ResourceClaim has: of two schedulers or two leaders", bare=True),
-    MetricRow("capcard_dra_claim_writes_total", "counter", ("step", "code"), "counted", "Writes to ResourceClaims by status code, 0 without a response: create and delete (claims for extended resources), protect and unprotect (finalizer), allocate, reserve, release", bare=True),
+    MetricRow("capcard_dra_claim_writes_total", "counter", ("step", "code"), "counted", "Writes to ResourceClaims by status code, 0 without a response: create and delete (claims for extended resources), protect (finalizer, annotations of queue and cards) and unprotect (finalizer), allocate, reserve, release", bare=True),
     # Daemon
     MetricRow("leader", "gauge", (), "counted", "1 if this replica is the leader"),
     MetricRow("leader_changes_total", "counter", (), "counted", "Times this replica became or stopped being leader"),

@@ -25,6 +25,7 @@ from capcard_sched.framework.explain.volume_causes import attach_limits, bound_v
 from capcard_sched.model.annotations import PREEMPTABLE, REVOCABLE_ZONE
 from capcard_sched.model.diagnosis import MOST_LISTED, NearestNode, RejectedNodes
 from capcard_sched.model.node_conditions import condition_word, conditions_of
+from capcard_sched.model.pod_facts import admits_revocable
 from capcard_sched.model.quantity import in_units, shown_amount
 from capcard_sched.model.quoting import brief, plural
 from capcard_sched.model.refusal import Code
@@ -49,9 +50,8 @@ CORDONED: Final = "node(s) were unschedulable"
 TAINTED: Final = "node(s) had untolerated taint"
 #: The access mode of claims for one pod.
 _ONE_POD: Final = "ReadWriteOncePod"
-#: Annotations of pods for revocable nodes; and of the others, which such nodes never take.
-_MARKS: Final = frozenset({REVOCABLE_ZONE, PREEMPTABLE})
-_NOT_REVOCABLE: Final = f", and the pods lack the annotation {REVOCABLE_ZONE}"
+#: Of pods that nodes of a revocable zone never take.
+_NOT_REVOCABLE: Final = f', and neither the pods nor their PodGroup have {REVOCABLE_ZONE}: "*" or {PREEMPTABLE}: "true"'
 _PREFIX: Final = re.compile(r"^node(\(s\))? ")
 #: Filter reason to its sentence about some nodes: `{on}` are these nodes, `{has}` and `{does}` the verbs.
 _TEXTS: Final = {
@@ -243,6 +243,13 @@ class _Description:
             f"node has pod using PersistentVolumeClaim with the same name and {_ONE_POD} access mode": self._exclusive,
         }
 
+    def _hours(self, zone: str) -> str:
+        """`rz1 (10:00-12:00)` of `rz1:10:00-12:00`, and what pods lack that such nodes never take."""
+        name, _, hours = zone.partition(":")
+        job = self._task.job
+        marked = admits_revocable(self._cls.annotations, job.annotations if job is not None else {})
+        return f"{name} ({hours}){'' if marked else _NOT_REVOCABLE}"
+
     def text(self, reason: str, nodes: Sequence[Node]) -> str:
         """The sentence about the nodes of a reason."""
         on = named(nodes)
@@ -261,7 +268,7 @@ class _Description:
             "on": lambda: on,
             "has": lambda: "has" if one else "have",
             "is": lambda: "is" if one else "are",
-            "hours": lambda: detail + ("" if _MARKS & cls.annotations.keys() else _NOT_REVOCABLE),
+            "hours": lambda: self._hours(detail),
             "does": lambda: "does" if one else "do",
             "demands": lambda: demands(cls, nodes),
             "absent": lambda: absent_demands(snapshot, cls),

@@ -27,7 +27,7 @@ def unbound_claims(storage: Storage, task: Task) -> str:
     ]
     lost = [
         f"PersistentVolumeClaim {escaped(claim.name)} is lost: PersistentVolume {escaped(claim.volume_name)} "
-        f"{'does not exist' if claim.volume_name not in storage.volumes else 'does not belong to it'}"
+        f"{'does not exist' if claim.volume_name not in storage.volumes else 'is not bound to it'}"
         for claim in _claims(storage, task)
         if claim.lost
     ]
@@ -63,10 +63,10 @@ def bound_volumes(storage: Storage, task: Task) -> str:
 
 
 def attach_limits(storage: Storage, nodes: Iterable[Node]) -> str:
-    """` (1 of ebs.csi.aws.com)` where nodes have one limit, of one driver; "" otherwise."""
+    """` (limit 1, driver ebs.csi.aws.com)` where nodes have one limit, of one driver; "" otherwise."""
     limits = {tuple(storage.limits.get(node.name, {}).items()) for node in nodes}
     only = limits.pop() if len(limits) == 1 else ()
-    return f" ({only[0][1]} of {escaped(only[0][0])})" if len(only) == 1 else ""
+    return f" (limit {only[0][1]}, driver {escaped(only[0][0])})" if len(only) == 1 else ""
 
 
 def _claims(storage: Storage, task: Task) -> Iterator[VolumeClaim]:

@@ -147,17 +147,26 @@ class DeviceCards:
     def of_nodes(self, request: RequestPlan, meter: SelectorMeter | None = None) -> Mapping[str, tuple[int, int]]:
         """The cards of the devices that serve a request, with the least and the most thousandths that a node has.
 
-        O(devices). Raises what the meter raises.
+        Pools that nodes reach by a selector add up in the most: a node may reach several. O(devices). Raises what the
+        meter raises.
         """
         found: dict[str, Counter[str]] = {}
+        chosen: dict[str, Counter[PoolId]] = {}
         self.compared += len(self.all)
         for card, device in self.all:
             if card and may_match(request, device, meter) and (charge := request_charge(request, device)):
-                found.setdefault(card, Counter())[device.slice.node or device.spec.node_name or ""] += charge
+                node = device.slice.node or device.spec.node_name or ""
+                if not node and not (device.slice.spec.all_nodes or device.spec.all_nodes):
+                    chosen.setdefault(card, Counter())[device.id[:2]] += charge
+                else:
+                    found.setdefault(card, Counter())[node] += charge
         sums: dict[str, tuple[int, int]] = {}
-        for card, amounts in found.items():
+        for card in sorted(found.keys() | chosen.keys()):
+            amounts, pools = found.get(card, Counter()), chosen.get(card, Counter())
             everywhere = amounts.pop("", 0)
-            sums[card] = min(amounts.values(), default=0) + everywhere, max(amounts.values(), default=0) + everywhere
+            least = min((*amounts.values(), *pools.values()), default=0)
+            most = max(amounts.values(), default=0) + sum(pools.values())
+            sums[card] = least + everywhere, most + everywhere
         return sums
 
     def others_match(self, request: RequestPlan, meter: SelectorMeter | None = None) -> bool:

@@ -182,10 +182,10 @@ class _Checks:
         demand = self._cards.demand(namespace, claims, names)
         if demand.error:
             yield Finding("warning", field, f"{demand.error}: {_NEVER}")
-        for device in self._cards.nameless(namespace, claims):
+        for device, driver, attributes in self._cards.nameless(namespace, claims):
             message = (
-                f"claims of the pod match device {device} of driver gpu.nvidia.com, which is no card without the "
-                "attributes type and productName: it costs no card quota"
+                f"claims of the pod match device {device} of driver {driver}, which is no card without the "
+                f"attributes {' and '.join(attributes)}: it costs no card quota"
             )
             yield Finding("warning", field, message, "devices with the attributes that the driver publishes")
 

@@ -177,5 +177,5 @@ def _search(search: VictimsConsidered) -> str:
     parts = [f"{plural(count, 'pod')} {CAUSES.get(cause, f'protected by {cause}')}" for cause, count in causes]
     if [cause for cause, _ in causes] == ["priority"]:
         parts = ["no pod of lower priority"]
-    enough = f"too little on {plural(search.not_enough, 'node')}" if search.not_enough else ""
-    return f"{whose} {', '.join(filter(None, [*parts, enough])) or 'no pods there'}"
+    enough = f"too little to free on {plural(search.not_enough, 'node')}" if search.not_enough else ""
+    return f"{whose} {', '.join(filter(None, [*parts, enough])) or 'no pods on the candidate nodes'}"

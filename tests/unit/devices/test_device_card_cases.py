@@ -46,8 +46,7 @@ class _Cluster:
         self._capsys, self._file = capsys, str(folder / "cluster.yaml")
         plan: Json = {"cluster": _WORLD + _written(case["given"])}
         plan["operations"] = [_written(each).strip() for each in case.get("operations", ())]
-        versions = {"ResourceSlice": "resource.k8s.io/v1", "DeviceClass": "resource.k8s.io/v1"}
-        more = [{"apiVersion": versions[each["kind"]], **each} for each in case.get("objects", ())]
+        more = [{"apiVersion": "resource.k8s.io/v1", **each} for each in case.get("objects", ())]
         Path(self._file).write_text("\n---\n".join(map(json.dumps, [*objects_of(plan), *more])))
         self._conf = ["--scheduler-conf", str(folder / "conf.yaml")] if "conf" in case else []
         if self._conf:
