@@ -105,7 +105,8 @@ def field_problem(error: Exception, value: Any = _ABSENT) -> FieldProblem:
         return _problem([*_located(steps, value, None), field["field"]], message)
     match = _EXPECTED.match(text)
     if match is None:
-        shown_text = text[:1].lower() + text[1:] if isinstance(error, msgspec.ValidationError) else text
+        is_word = isinstance(error, msgspec.DecodeError) and not text[1:2].isupper()  # not `JSON is malformed`
+        shown_text = text[:1].lower() + text[1:] if is_word else text
         return _problem(_located(steps, value, None), shown_text)
     form = _Form(match["types"].split(" | "), match["bound"] or "")
     if place is not None and place["key"]:

@@ -63,6 +63,9 @@ def test_without_the_value_the_decoder_names_its_type() -> None:
     with pytest.raises(msgspec.DecodeError) as broken:
         msgspec.json.decode(b"{")
     assert str(field_problem(broken.value)) == "input data was truncated"
+    with pytest.raises(msgspec.DecodeError) as malformed:
+        msgspec.json.decode(b"{]")
+    assert str(field_problem(malformed.value)).startswith("JSON is malformed")
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_the_example_is_the_same_in_former_versions(
         assert run(["simulate", "-f", str(path), "--until", "1m", "-o", "json"]) in (0, 1)
         shown.append(capsys.readouterr())
     assert shown[0].out == shown[1].out
-    warned = "resource.k8s.io/v1beta1 is read as resource.k8s.io/v1" in shown[1].err
+    warned = "resource.k8s.io/v1beta1 is converted to resource.k8s.io/v1" in shown[1].err
     assert warned is (version == "v1beta1")
 
 
