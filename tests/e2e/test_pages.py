@@ -123,7 +123,7 @@ async def test_volcano_is_checked_and_its_scheduler_stopped(cluster: Cluster, sh
     assert printed[1] == "checked 0 objects and 1 scheduler-conf: no problems found\n"
     assert (shell.folder / "conf.yaml").read_text() == conf
     assert "kind: Queue" in (shell.folder / "objects.yaml").read_text()
-    assert "0 differs\n" in (shell.folder / "migration.txt").read_text()
+    assert "1 differs\n" in (shell.folder / "migration.txt").read_text()
     assert (await cluster.get("deployments", "volcano-scheduler", namespace="volcano-system"))["spec"]["replicas"] == 0
 
 

@@ -13,13 +13,13 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
-from rich.console import Console
 
 from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.framework.conf.scheduler_conf import Conf, default_conf, parse_conf
 from capcard_sched.framework.core import Core
 from capcard_sched.model.diagnosis import JobDiagnosis
 from capcard_sched.model.kinds import kind_of
+from capcard_sched.reports.terminal import EscapingConsole
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.run import SimulationOptions, simulate
 from capcard_sched.simulation.scenario import Entry, Operation, Origin, Scenario, in_creation_order
@@ -190,7 +190,7 @@ class World:
         assert subject is not None, name
         found = explain(self._core, objects, subject, EPOCH + self.end / SECOND, fix=fix)
         found = msgspec.json.decode(msgspec.json.encode(found), type=JobDiagnosis)
-        console = Console(file=io.StringIO(), width=1000, color_system=None)
+        console = EscapingConsole(file=io.StringIO(), width=1000)
         console.print(render(found))
         text = console.file.getvalue()  # type: ignore[attr-defined]
         return found, "\n".join(line.rstrip() for line in text.splitlines())

@@ -67,7 +67,7 @@ async def create_as_they_are(cluster: Cluster, found: list[Manifest]) -> None:
         for container in itertools.chain.from_iterable(
             ((obj.get("spec") or {}).get(field) or ()) for field in ("containers", "initContainers")
         ):
-            for resource, amount in (container["resources"].get("limits") or {}).items():
+            for resource, amount in ((container.get("resources") or {}).get("limits") or {}).items():
                 container["resources"].setdefault("requests", {}).setdefault(resource, amount)
         try:
             made = await cluster.create(obj)
