@@ -18,7 +18,7 @@ from capcard_sched.devices.claims import AllocationError
 MOST_STEPS: Final = 3_000_000
 #: Steps of the selectors of one content of claims on all devices.
 MOST_OF_CONTENT: Final = 32 * MOST_STEPS
-#: Contents of claims whose evaluations are repeated, for want of places for their results, end at so many times that.
+#: Multiple of that after which a content of claims is refused: results beyond those kept are evaluated again.
 _REPEATED: Final = 2
 #: Steps of an evaluation of which one in five counts: a claim may have hundreds of short selectors. Those of usual
 #: selectors are 10 to 40.
@@ -59,7 +59,7 @@ class SelectorWork:
         return self._of_contents[contents] >= _REPEATED * MOST_OF_CONTENT
 
     def is_affordable(self, steps: int, selectors: int) -> bool:
-        """Whether all devices and so many selectors may take the steps of an evaluation."""
+        """Whether the steps of an evaluation, times all devices and this number of selectors, are within the bound."""
         return _counted(steps) * selectors * self._devices <= MOST_OF_CONTENT
 
     def add(self, namespace: str, contents: tuple[bytes, ...], steps: int) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from capcard_sched.model.unsupported import CLAIMS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from capcard_sched.model.objects import PodObject
 
 
@@ -20,6 +22,11 @@ class PodClaim(NamedTuple):
     template: str = ""
     #: Why no claim is known; "" when it is.
     problem: str = ""
+
+
+def named_claims(namespace: str, claims: Iterable[PodClaim]) -> tuple[str, ...]:
+    """`namespace/name` of the claims of a pod that exist, each once, in the order of the pod."""
+    return tuple(dict.fromkeys(f"{namespace}/{each.claim}" for each in claims if each.claim))
 
 
 def pod_claims(pod: PodObject) -> tuple[PodClaim, ...]:

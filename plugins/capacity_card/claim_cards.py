@@ -27,6 +27,7 @@ from capcard_sched.framework.toolkit.device_cards import (
     may_match,
     plan_of,
 )
+from capcard_sched.model.pod_claims import named_claims
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -162,28 +163,25 @@ class ClaimCards:
         """The card of the devices that the claims of a pod hold, written or assumed; "" for none. O(their pools)."""
         found = Counter[str]()
         for key in _keys(task):
-            found.update(self._assigned(key) or {})
+            found.update(self.cards_of(key) or {})
         return max(found, key=lambda card: found[card], default="")
 
     def amounts(self, task: Task) -> Mapping[str, int] | None:
         """The thousandths by card that the claims of a pod hold, written or assumed; None if one has no devices."""
         found = Counter[str]()
-        for key in dict.fromkeys(f"{task.namespace}/{each.claim}" for each in task.cls.claims if each.claim):
-            if (held := self._assigned(key)) is None:
+        for key in named_claims(task.namespace, task.cls.claims):
+            if (held := self.cards_of(key)) is None:
                 return None
             found.update(held)
         return found
 
-    def cards_of(self, key: str) -> Mapping[str, int]:
-        """The thousandths by card that a claim holds, written or assumed; none for one without known devices."""
-        return self._assigned(key) or {}
-
     def amount(self, key: str) -> int | None:
         """The thousandths of cards that a claim holds, written or assumed; None for a claim without devices."""
-        held = self._assigned(key)
+        held = self.cards_of(key)
         return sum(held.values()) if held is not None else None
 
-    def _assigned(self, key: str) -> Mapping[str, int] | None:
+    def cards_of(self, key: str) -> Mapping[str, int] | None:
+        """The thousandths by card that a claim holds, written or assumed; None without known devices."""
         session = self._session
         allocation = session.snapshot.claims.allocation(key) if session is not None else None
         if session is None or allocation is None:
@@ -376,4 +374,4 @@ def _keys(task: Task) -> list[str]:
     Its status names it, once the pod is bound: tenants write annotations and owners of claims.
     """
     name = task.extended_claim if task.bound and task.extended_claim else extended_claim_name(task.name, task.uid)
-    return [*(f"{task.namespace}/{each.claim}" for each in task.cls.claims), f"{task.namespace}/{name}"]
+    return [*named_claims(task.namespace, task.cls.claims), f"{task.namespace}/{name}"]

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from capcard_sched.model.pod_claims import named_claims
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.capacity_card.cards import CardDemand, CardDemands
     from capcard_sched.plugins.capacity_card.quota import JobAccount
 
-    #: Adds cards to the sums of a queue so many times. False if it does not exist.
+    #: Adds cards to the sums of a queue, a number of times. False if it does not exist.
     ChargeQueue: TypeAlias = Callable[[str, tuple[tuple[str, int], ...], int], bool]
 
 
@@ -85,9 +87,9 @@ class SharedClaims:
     def held(self, task: Task) -> Mapping[str, int]:
         """The thousandths by card of the claims of a pod that have devices and are not charged yet."""
         found = Counter[str]()
-        for key in dict.fromkeys(f"{task.namespace}/{each.claim}" for each in task.cls.claims if each.claim):
+        for key in named_claims(task.namespace, task.cls.claims):
             if key not in self._payers and key not in self._unused:
-                found.update(self.demands.claims.cards_of(key))
+                found.update(self.demands.claims.cards_of(key) or {})
         return found
 
     # --- pods -------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from capcard_sched.model.cards import CARD
 from capcard_sched.model.device_objects import MAX_CONSUMERS
 from capcard_sched.model.intents import ClaimAllocation, ExtendedClaim
 from capcard_sched.model.ownership import Owner
+from capcard_sched.model.pod_claims import named_claims
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.selectors import matches_node_selector
 from capcard_sched.model.status import COMPLETED_STATUSES, SESSION_STATUSES, TaskStatus
@@ -545,5 +546,4 @@ class ClaimRules:
 
 
 def _keys(task: Task) -> tuple[str, ...]:
-    """The keys of the claims of a pod, `namespace/name`, each once, in the order of the pod."""
-    return tuple(dict.fromkeys(f"{task.namespace}/{each.claim}" for each in task.cls.claims if each.claim))
+    return named_claims(task.namespace, task.cls.claims)

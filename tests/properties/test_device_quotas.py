@@ -9,8 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capcard_sched.framework.api.plugin import Placement
-from capcard_sched.model.status import ALLOCATED, PIPELINED
+from tests.properties.undone import place_and_undo
 from tests.vectors.notation import VectorHarness
 from tests.vectors.world import conf_text
 
@@ -98,27 +97,6 @@ class _World:
         }
 
 
-def _place_and_undo(world: _World) -> None:
-    """Places waiting pods, allocated or nominated, in any order; undoes it in reverse."""
-    session, plugin = world.harness.session(), world.harness.plugin("capacity")
-    before, placed = world.sums(), []
-    waiting = [task for job in session.jobs.values() for task in job.pending.values()]
-    world.choose.shuffle(waiting)
-    for task in waiting:
-        node = session.nodes.by_name[world.choose.choice(["n1", "n2"])]
-        assert task.job is not None
-        placement = Placement(task.job, task.cls, [task], [node])
-        session.state.place(task.job, placement.tasks, placement.nodes, world.choose.choice([ALLOCATED, PIPELINED]))
-        plugin.on_allocate(placement)
-        placed.append(placement)
-    if placed:
-        assert world.sums() != before
-    for placement in reversed(placed):
-        plugin.on_deallocate(placement)
-        session.state.unplace(placement.job, placement.tasks)
-    assert world.sums() == before
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32))
 def test_queues_hold_each_claim_once(seed: int) -> None:
@@ -128,4 +106,4 @@ def test_queues_hold_each_claim_once(seed: int) -> None:
             world.change()
         world.harness.session()
         assert world.counted() == world.expected()
-        _place_and_undo(world)
+        place_and_undo(world.harness, "capacity", world.choose, world.sums, evicts=False)

@@ -9,8 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capcard_sched.framework.api.plugin import Placement
-from capcard_sched.model.status import ALLOCATED, BOUND, PIPELINED, RUNNING, TaskStatus
+from tests.properties.undone import place_and_undo
 from tests.vectors.notation import VectorHarness
 from tests.vectors.world import conf_text
 
@@ -90,36 +89,6 @@ class _World:
         return {"queues": queues, "jobs": jobs, "held": held, "version": version}
 
 
-def _place_and_undo(world: _World) -> None:
-    """Places waiting pods, allocated or nominated, and evicts running ones, in any order; undoes it in reverse."""
-    session, plugin = world.harness.session(), world.harness.plugin("capacity-card")
-    before = world.sums()
-    done: list[tuple[Placement, TaskStatus | None]] = []
-    tasks = [task for job in session.jobs.values() for task in job.tasks.values() if task.job is not None]
-    world.choose.shuffle(tasks)
-    for task in tasks:
-        assert task.job is not None
-        if task.status in (BOUND, RUNNING):
-            assert task.node is not None
-            placement = Placement(task.job, task.cls, [task], [task.node])
-            plugin.on_deallocate(placement)
-            done.append((placement, session.state.release(task)))
-        elif task.status is TaskStatus.PENDING:
-            node = session.nodes.by_name[world.choose.choice(["n1", "n2"])]
-            placement = Placement(task.job, task.cls, [task], [node])
-            session.state.place(task.job, placement.tasks, placement.nodes, world.choose.choice([ALLOCATED, PIPELINED]))
-            plugin.on_allocate(placement)
-            done.append((placement, None))
-    for placement, status in reversed(done):
-        if status is not None:
-            session.state.unrelease(placement.tasks[0], status)
-            plugin.on_allocate(placement)
-            continue
-        plugin.on_deallocate(placement)
-        session.state.unplace(placement.job, placement.tasks)
-    assert world.sums() == before
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32))
 def test_queues_are_charged_each_claim_once(seed: int) -> None:
@@ -129,4 +98,4 @@ def test_queues_are_charged_each_claim_once(seed: int) -> None:
             world.change()
         world.harness.session()
         assert world.counted() == world.expected()
-        _place_and_undo(world)
+        place_and_undo(world.harness, "capacity-card", world.choose, world.sums, evicts=True)

@@ -15,6 +15,7 @@ import msgspec
 
 from capcard_sched.framework.session.doubled_devices import keeper
 from capcard_sched.model.intents import ClaimAllocation, ExtendedClaim, ReleaseClaims
+from capcard_sched.model.pod_claims import named_claims
 from capcard_sched.model.reasons import CLAIMS_RELEASED
 from capcard_sched.model.status import COMPLETED_STATUSES, PHASE_PENDING, TaskStatus
 
@@ -82,7 +83,7 @@ def _candidates(session: Session) -> set[str]:
     for name in changed.jobs:
         job = session.jobs.get(name)
         for task in job.pending.values() if job is not None else ():
-            found.update(f"{task.namespace}/{each.claim}" for each in task.cls.claims if each.claim)
+            found.update(named_claims(task.namespace, task.cls.claims))
             if (key := session.snapshot.claims.extended.get((task.namespace, task.uid))) is not None:
                 found.add(key)
     return found
@@ -125,7 +126,7 @@ def _users_of(session: Session, keys: set[str]) -> dict[str, list[Task]]:
     """The pods that name these claims. O(pods) where there are any."""
     found: dict[str, list[Task]] = {}
     for task in session.snapshot.tasks_by_uid.values() if keys else ():
-        for key in keys.intersection(f"{task.namespace}/{each.claim}" for each in task.cls.claims):
+        for key in keys.intersection(named_claims(task.namespace, task.cls.claims)):
             found.setdefault(key, []).append(task)
     return found
 

@@ -1,4 +1,4 @@
-"""Evictions that are taken back: what the others name, where pods move."""
+"""Evictions that a reprieve undoes: the pods that the other evictions name, and the nodes to which pods move."""
 
 from __future__ import annotations
 

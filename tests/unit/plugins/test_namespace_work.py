@@ -391,30 +391,33 @@ def test_a_selector_beside_others_has_its_part_of_the_steps() -> None:
             meter.judge(steps + selector_work.FREE_STEPS, selectors)
 
 
+def _counted_plans(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A list that grows by the arguments of each compilation of a claim."""
+    found, plan_claim = list[Any](), claims.plan_claim
+
+    def counted(*arguments: Any) -> Any:
+        found.append(arguments)
+        return plan_claim(*arguments)
+
+    monkeypatch.setattr(claims, "plan_claim", counted)
+    return found
+
+
 def test_compilations_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """A selector that is cheap to evaluate, and long: spaces and comments cost as much to read as operators."""
     monkeypatch.setattr(selector_work, "MOST_STEPS", 4 * 10_000 * selector_work.STEPS_PER_CHARACTER)
-    compiled = 0
-    plan_claim = claims.plan_claim
-
-    def counted(*arguments: Any) -> Any:
-        nonlocal compiled
-        compiled += 1
-        return plan_claim(*arguments)
-
+    compiled = _counted_plans(monkeypatch)
     for more in ("", ", {name: capacity-card}"):
         h = _cluster(more)
         for number in range(_COSTLY):
             h.group(f"bad-{number}", queue="q", namespace="bad")
             text = f"{_hostile(number)} // {'x' * 10_000}"
             _put(h, number, "bad", f"bad-{number}", f"bad-{number}", text)
-        monkeypatch.setattr(claims, "plan_claim", counted)
-        compiled = 0
+        compiled.clear()
         h.step()
-        assert 4 <= compiled <= 5
+        assert 4 <= len(compiled) <= 5
         h.settle(50)
-        assert compiled == _COSTLY
-        monkeypatch.setattr(claims, "plan_claim", plan_claim)
+        assert len(compiled) == _COSTLY
 
 
 @pytest.mark.parametrize("kept", [4096, 3], ids=["all plans are kept", "few are"])
@@ -422,15 +425,7 @@ def test_compilations_for_jobs_that_are_not_admitted_count(kept: int, monkeypatc
     """No attempt plans their claims: the close of the session does, for the reasons that autoscalers read."""
     monkeypatch.setattr(selector_work, "MOST_STEPS", 4 * 10_000 * selector_work.STEPS_PER_CHARACTER)
     monkeypatch.setattr(claims, "_MOST_PLANS", kept)
-    compiled = 0
-    plan_claim = claims.plan_claim
-
-    def counted(*arguments: Any) -> Any:
-        nonlocal compiled
-        compiled += 1
-        return plan_claim(*arguments)
-
-    monkeypatch.setattr(claims, "plan_claim", counted)
+    compiled = _counted_plans(monkeypatch)
     h = _cluster(", {name: fairshare}, {name: overcommit}", "enqueue, allocate")
     for number in range(_COSTLY):
         h.group(f"bad-{number}", queue="q", namespace="bad", phase="Pending", min_resources={"cpu": "1000000"})
@@ -439,16 +434,16 @@ def test_compilations_for_jobs_that_are_not_admitted_count(kept: int, monkeypatc
     h.group("good", queue="q", namespace="good", phase="Pending", min_resources={"cpu": "1000000"})
     _put(h, 10**6, "good", "good", "good")
     h.step()
-    assert 0 < compiled <= 6, "four of the hostile namespace, and those of the other one"
+    assert 0 < len(compiled) <= 6, "four of the hostile namespace, and those of the other one"
     assert h.reasons["good"][0] == "Unschedulable", "the other namespace has its reason in the first session"
     h.settle(_COSTLY)
     found = sum(h.reasons[f"bad-{number}"][0] == "Unschedulable" for number in range(_COSTLY))
     assert found == _COSTLY if kept > _COSTLY else found > 0
-    before = compiled
+    compiled.clear()
     h.group("more", queue="q", namespace="good", phase="Pending", min_resources={"cpu": "1000000"})
     _put(h, 10**6 + 1, "good", "more", "more")
     h.step()
-    assert compiled - before <= 6, "a change of the queue plans all claims again that are not kept, as far as the bound"
+    assert len(compiled) <= 6, "a change of the queue plans all claims again that are not kept, as far as the bound"
     h.settle(_COSTLY)
 
 
