@@ -128,7 +128,7 @@ async def job_flows(cluster: Cluster) -> AsyncIterator[None]:
 
     async def is_served() -> bool:
         found = await cluster.get("customresourcedefinitions", name)
-        conditions = found.get("status", {}).get("conditions", ())
+        conditions = found.get("status", {}).get("conditions") or ()
         return any(row["type"] == "Established" and row["status"] == "True" for row in conditions)
 
     await cluster.wait_until(is_served, "the CustomResourceDefinition")
