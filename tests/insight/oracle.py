@@ -42,9 +42,12 @@ from tests.insight.oracle_world import (
 _NEVER: Final = frozenset({"CannotStart"})
 #: Stages for which no trial says anything: nothing but a change of the job or of its queue helps.
 _HELD: Final = frozenset({"NotProcessed", "Suspended", "Unsupported", "Gated", "Incomplete", "NoPods"})
+#: What controllers of others do: create pods and volumes, take off gates.
+_COMES_LATER: Final = r"gang is not complete|has not provisioned its volume|is not bound to it yet|scheduling gate"
 #: Stages of a job that starts without a change.
 _COMING: Final = frozenset({"Schedulable", "VictimsTerminating", "BindBackoff", "NoPods", "NotTried"})
 _CARD: Final = r"[\w./*-]+(?:(?:\|| or )NVIDIA[\w./*-]+)*"
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _N: Final = r"(?:\d[\d.]*(?:[KMGT]i?|m)?)"
 
 
@@ -204,6 +207,20 @@ def _selects_pods(case: Case) -> bool:
     return any((spec.get("affinity") or {}).get("podAffinity") for spec in pod_specs(case.world.objects, case.job))
 
 
+def _affine_groups(case: Case) -> set[str]:
+    """The PodGroups with pods that a required affinity of the job selects."""
+    wanted = [
+        term["labelSelector"]["matchLabels"]
+        for spec in pod_specs(case.world.objects, case.job)
+        for term in ((spec.get("affinity") or {}).get("podAffinity") or {}).get(_REQUIRED) or ()
+    ]
+    return {
+        notes(pod).get(GROUP, "")
+        for pod in case.world.of("Pod")
+        if any(labels.items() <= (pod["metadata"].get("labels") or {}).items() for labels in wanted)
+    }
+
+
 def check_never(case: Case) -> Iterator[Wrong]:
     """`Can never start`: with every other job ended, a trial does not start it; and no other answer does so."""
     stage, said = case.found.stage, case.found.summary
@@ -212,8 +229,8 @@ def check_never(case: Case) -> Iterator[Wrong]:
     starts = case.world.starts(case.job, _alone(case), seconds=10)
     if stage in _NEVER and starts:
         yield Wrong("never: starts alone", said, "it starts when every other job has ended")
-    if re.search(r"gang is not complete|has not provisioned its volume|is not bound to it yet", case.text):
-        return  # controllers of others create the rest
+    if re.search(_COMES_LATER, case.text):
+        return
     if _selects_pods(case):
         return  # pods of others decide, which the trial ends
     if stage not in _NEVER and not starts and "never" not in said and case.job.running < case.job.minimum:
@@ -262,6 +279,8 @@ def _relevant(case: Case, named: list[Factor], reached: Callable[[Case, World], 
     """Whether the obstacle matters: there are others whose removal helps with its removal only."""
     if reached(case, _apply(case, named)):
         return
+    if "affinity" in named and re.search(r"(is|are) pending", case.found.summary):
+        return  # without the other obstacles those pods start, too, and the affinity is met
     rest = [factor for factor in EVERY if not _covers(factor, named)]
     if "queues" not in rest:  # first: a gang that may be smaller hides a limit, which needs those above it gone, too
         rest[:0] = [f"queue {name}" for name in chain(case.world, case.job.queue) if f"queue {name}" not in named]
@@ -351,13 +370,17 @@ def _limited(queue: str, resource: str, amount: str) -> Edit:
 
 
 def _freed(case: Case, queue: str, resource: str, amount: float) -> Edit | None:
-    """The end of workloads below a queue that hold this much of a resource; None where they hold less."""
+    """The end of workloads below a queue that hold this much of a resource; None where they hold less.
+
+    Those that the job has an affinity to stay.
+    """
     from tests.insight.oracle_figures import held_by
 
-    world, freed, groups = case.world, 0.0, set()
+    world, freed, groups, kept = case.world, 0.0, set(), _affine_groups(case)
     below = {obj["metadata"]["name"] for obj in world.of("Queue") if queue in chain(world, obj["metadata"]["name"])}
     for name, (its_queue, amounts) in sorted(held_by(world).items()):
-        if its_queue in below and name != case.job.group and amounts.get(resource) and freed < amount:
+        is_other = name != case.job.group and name not in kept
+        if its_queue in below and is_other and amounts.get(resource) and freed < amount:
             freed += amounts[resource]
             groups.add(name)
     if freed < amount:

@@ -21,6 +21,8 @@ _KINDS: Final = {
 }  # fmt: skip
 #: Seconds in which a fix has to work: the grace period of pods, and sessions.
 _SECONDS: Final = 45
+#: The same where the victims of an eviction terminate at its end: what is ended first has its grace period, too.
+_WITH_VICTIMS: Final = 90
 
 
 class UnknownFixError(ValueError):
@@ -36,11 +38,14 @@ def wrong_fixes(world: World, job: Waiting, found: JobDiagnosis) -> Iterator[tup
         for change in fix.changes:
             for kind, right in _unwanted(world, change.command, change.yaml):
                 yield kind, change.command or change.yaml or change.text, right
+        changes = [(change.command, change.yaml) for change in fix.changes]
         try:
-            later = _applied(world, job, [(change.command, change.yaml) for change in fix.changes])
+            later = _applied(world, job, changes)
         except UnknownFixError as error:
             yield "not typed", printed, str(error)
             continue
+        if not later.running(job) and any(pod["metadata"].get("deletionTimestamp") for pod in later.of("Pod")):
+            later = _applied(world, job, changes, _WITH_VICTIMS)
         members = later.pods_of(job)
         running = later.running(job)
         goal = job.minimum
@@ -72,7 +77,7 @@ def _unwanted(world: World, command: str, text: str) -> Iterator[tuple[str, str]
                 return
 
 
-def _applied(world: World, job: Waiting, changes: list[tuple[str, str]]) -> World:
+def _applied(world: World, job: Waiting, changes: list[tuple[str, str]], seconds: int = _SECONDS) -> World:
     conf = world.conf
 
     def edit(objects: list[Json]) -> None:
@@ -86,7 +91,7 @@ def _applied(world: World, job: Waiting, changes: list[tuple[str, str]]) -> Worl
     for command, text in changes:
         if not command and _is_conf(text):
             conf = _changed_conf(conf, text)
-    return world.after(edit, conf=conf, seconds=_SECONDS)
+    return world.after(edit, conf=conf, seconds=seconds)
 
 
 def _is_conf(text: str) -> bool:

@@ -18,7 +18,7 @@ import yaml
 
 from tests.insight.oracle import Case, findings, wrong_sentences
 from tests.insight.oracle_clusters import Cluster, minimized, random_cluster
-from tests.insight.oracle_runs import runs, summary
+from tests.insight.oracle_runs import run, runs, summary
 from tests.insight.oracle_world import simulated
 
 FILE: Final = Path(__file__).with_name("oracle_known.yaml")
@@ -94,6 +94,18 @@ def test_a_job_with_fewer_replicas_than_its_minimum_is_incomplete() -> None:
     assert found.summary == "The gang is not complete: the tasks of the Job have 2 pods, and minAvailable is 3"
     assert any(fact.startswith("The PodGroup is not admitted: it needs 2 requests.cpu") for fact in found.facts)
     assert findings(cluster, 3044) == []
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        63,  # an affinity that no node meets, and a node that is full
+        89,  # a fix after which another vcjob, whose pods did not exist yet, takes the place of the job
+    ],
+)
+def test_clusters_of_former_faults(seed: int) -> None:
+    """All jobs of a cluster, with all checkers."""
+    assert run(seed).wrong == ()
 
 
 def test_a_run_continues_where_its_log_ends(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.framework.explain.device_causes import missing_claims
+from capcard_sched.framework.explain.label_causes import NO_AFFINE_POD, affinity_cause, lacks_pods
 from capcard_sched.framework.explain.limit_causes import quota_beside
 from capcard_sched.framework.explain.rejections import CORDONED, INSUFFICIENT, TAINTED
 from capcard_sched.framework.explain.sentences import (
@@ -27,17 +28,33 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.explain.job_facts import JobFacts
     from capcard_sched.model.diagnosis import CardCapacity, NodeUse, PendingPods, RejectedNodes, StrandedCards
+    from capcard_sched.model.job import Task
 
 #: Nodes that get a sentence each.
 _MOST_NODES: Final = 3
+_NO_NODE: Final = "No node fits: "
 #: In the message of a pod whose claims allow no node.
 _VOLUMES: Final = "VolumeBinding"
 
 
 def no_node(data: JobFacts, pods: PendingPods, *, restricted: bool = False) -> tuple[str, list[str]]:
     """Summary and facts of pods that no node fits. `restricted`: that no node of a HyperNode fits."""
+    summary, facts = _no_node(data, pods, restricted=restricted)
+    task = _first(data, pods)
+    if task is None or pods.refusal is not None or not lacks_pods(data.session_snapshot, task):
+        return summary, facts
+    of_affinity = next((row.text for row in pods.nodes if row.decides and row.reason == NO_AFFINE_POD), "")
+    if of_affinity and of_affinity in summary:
+        return summary, facts
+    # The resources are checked first; what they lack on some nodes the pod does not need on others.
+    text = f"pod affinity: no node has a pod that it selects{affinity_cause(data.session_snapshot, task)}"
+    rest = [fact for fact in facts if not of_affinity or fact != capital(of_affinity)]
+    return f"{_NO_NODE}{text}", [capital(summary.removeprefix(_NO_NODE)), *rest]
+
+
+def _no_node(data: JobFacts, pods: PendingPods, *, restricted: bool) -> tuple[str, list[str]]:
     if pods.refusal is not None and pods.refusal.hook == "pre_predicate":  # whatever the nodes have
-        return f"No node fits: {_of_pod(data, pods)}", quota_beside(data)
+        return f"{_NO_NODE}{_of_pod(data, pods)}", quota_beside(data)
     short = [] if restricted else [row for row in _short_rows(data, pods) if row.largest_free < row.per_pod]
     facts = [*_nodes(data, short), *quota_beside(data)]
     others = _others(pods, short)
@@ -48,7 +65,7 @@ def no_node(data: JobFacts, pods: PendingPods, *, restricted: bool = False) -> t
         first, *more = map(_largest_block, groups)
         return (f"{first}; {others[0].text}" if others else first), [*more, *further, *facts]
     if not others:
-        return f"No node fits: {_of_pod(data, pods)}", facts
+        return f"{_NO_NODE}{_of_pod(data, pods)}", facts
     alternatives = data.cards_of_pods.get(pods.names[0], ())
     cards = " or ".join(alternatives)
     smaller = [row for row in data.capacity if row.card in alternatives and row.histogram]  # they accept the pods
@@ -61,10 +78,14 @@ def no_node(data: JobFacts, pods: PendingPods, *, restricted: bool = False) -> t
 
 def _of_pod(data: JobFacts, pods: PendingPods) -> str:
     """The cause of a pod that was not tried on nodes: its claims, else the text of the check."""
-    task = next((task for task in data.tasks if task.name == pods.names[0]), None)
+    task = _first(data, pods)
     claims = unbound_claims(data.volumes, task) if task is not None and _VOLUMES in pods.message else ""
     devices = missing_claims(data.session_snapshot, task) if task is not None and not claims else ""
     return claims or devices or plain(pods.message)
+
+
+def _first(data: JobFacts, pods: PendingPods) -> Task | None:
+    return next((task for task in data.tasks if task.name == pods.names[0]), None)
 
 
 def gang_waits(data: JobFacts, pods: PendingPods, fitting: int) -> tuple[str, list[str]]:

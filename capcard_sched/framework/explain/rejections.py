@@ -15,8 +15,8 @@ from capcard_sched.framework.explain.label_causes import (
     absent_demands,
     affine_nodes,
     affinity_cause,
+    awaits_pods,
     demands,
-    lacks_pods,
     spread_cause,
     spread_text,
 )
@@ -140,9 +140,12 @@ def rejection_of(session: Session, engine: PlacementEngine, task: Task) -> PodRe
     only_small = small & ~other_card & ~fixed & ~blocked & ((view.allocatable > 0) | (request <= 0)).all(axis=1)
     everything = np.ones(len(view), bool)
     affine, shut = diagnosis.entries.get(NO_AFFINE_POD), with_card & excluded
+    near = np.ones(len(view), bool)
+    if affine is not None:
+        names = affine_nodes(session.snapshot, task)
+        near = np.array([session.nodes.nodes[row].name in names for row in view.rows.tolist()], bool)
     if affine is not None and shut.any():  # a node that is opened does not have the pods of the affinity either
-        near = affine_nodes(session.snapshot, task)
-        shut &= np.array([session.nodes.nodes[row].name in near for row in view.rows.tolist()], bool)
+        shut &= near
         shut = shut if shut.any() else with_card & affine
     cards = (shut, open_nodes, only_small, with_card)
     tiers: tuple[NDArray[np.bool_], ...] = (
@@ -152,7 +155,8 @@ def rejection_of(session: Session, engine: PlacementEngine, task: Task) -> PodRe
         ~other_card,
         everything,
     )
-    if affine is not None and lacks_pods(session.snapshot, task):  # those with another reason lack these pods, too
+    if affine is not None and awaits_pods(session.snapshot, task) and not (with_card & near).any():
+        # Nodes with another reason lack these pods, too.
         tiers = (with_card & affine, *tiers)
     nearest = next((tier for tier in tiers if tier.any()), tiers[-1])
     details = tuple(

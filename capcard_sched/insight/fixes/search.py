@@ -25,6 +25,7 @@ from capcard_sched.insight.fixes.kinds import KINDS
 from capcard_sched.insight.fixes.scene import known_owner
 from capcard_sched.insight.fixes.trial import FixSubject, FixTrial, FixTrialRun
 from capcard_sched.insight.sources.changes import UnknownObjectError
+from capcard_sched.insight.sources.job_pods import vcjobs_without_pods
 from capcard_sched.insight.trials.change import ProposedChange
 from capcard_sched.insight.trials.forked_copy import ForkedCopyError, RunningCopy, cpu_seconds, in_copy
 from capcard_sched.model.trials import FixSearch, StartablePods, SuggestedFix
@@ -119,6 +120,7 @@ class _FixFinder:
         self._core, self._view, self._subject, self._found, self._now = core, view, subject, found, now
         self._progress, self._cluster = progress, cluster_view(view)
         self._job = core.snapshot().state.jobs[subject.key]
+        self._vcjobs = vcjobs_without_pods(core, view, subject.key)
         self._known: dict[frozenset[ProposedChange], FixTrial | None] = {}
         #: Trials without the job, of changes with which it starts.
         self._without_it: dict[frozenset[ProposedChange], RunningCopy[FixTrial]] = {}
@@ -363,7 +365,8 @@ class _FixFinder:
         late: Sequence[ProposedChange] = (),
     ) -> FixTrialRun:
         found = self._core, self._view, self._subject, changes, self._now, self._cluster
-        return FixTrialRun(*found, absent=absent, others_end=others_end, is_last=is_last, late=late)
+        ends = {"absent": absent, "others_end": others_end}
+        return FixTrialRun(*found, **ends, is_last=is_last, late=late, vcjobs=self._vcjobs)
 
     def stop(self) -> None:
         """End the trials of which no suggestion needs the result."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -26,7 +27,7 @@ from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.model.trials import StateDifference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from capcard_sched.admission.review import ClusterView
     from capcard_sched.framework.core import Core
@@ -92,14 +93,18 @@ class FixTrialRun:
         others_end: bool = False,
         is_last: bool = False,
         late: Sequence[ProposedChange] = (),
+        vcjobs: Mapping[str, Json] = MappingProxyType({}),
     ) -> None:
         """`absent`: without the job itself. `others_end`: without all others. `is_last`: no changes are added to these.
+
+        `vcjobs`: others whose pods do not exist yet (`vcjobs_without_pods`).
 
         `late`: ends of pods, which terminate after `changes` until nothing happens any more.
 
         Raises RefusedError, UnknownObjectError, msgspec.ValidationError.
         """
         self._core, self._view, self._subject, self._now, self._is_last = core, view, subject, now, is_last
+        self._vcjobs = dict(vcjobs)
         job = core.snapshot().state.jobs[subject.key]
         self._execution = Execution(Scene(core, view, job, subject.owner), cluster, now)
         self._execution.run(fix_lines(core, view, job, subject.owner, changes))
@@ -165,13 +170,16 @@ class FixTrialRun:
             yield ObjectChanged(msgspec.convert(bound, PodObject))
 
     def _create_pods(self, core: Core) -> list[Delta]:
-        """The pods of an admitted vcjob, which its controller creates after the admission."""
-        job = core.snapshot().state.jobs.get(self._subject.key)
+        """The pods of admitted vcjobs, which their controller creates after the admission."""
         scene = self._execution.scene
-        if job is None or job.tasks or not scene.creates_pods or job.phase is PodGroupPhase.PENDING:
-            return []
-        found = self._edits.get(*scene.workload) if scene.workload is not None else None
-        return pods_of_job(core, self._edits, found, job.name) if found is not None else []
+        if scene.creates_pods and scene.workload is not None and (own := self._edits.get(*scene.workload)) is not None:
+            self._vcjobs[self._subject.key] = own
+        jobs, created = core.snapshot().state.jobs, list[Delta]()
+        for key, vcjob in self._vcjobs.items():
+            job = jobs.get(key)
+            if job is not None and not job.tasks and job.phase is not PodGroupPhase.PENDING:
+                created += pods_of_job(core, self._edits, vcjob, job.name)
+        return created
 
 
 def _reached(subject: FixSubject, job: Job) -> bool:
