@@ -240,7 +240,7 @@ def check_never(case: Case) -> Iterator[Wrong]:
 def check_cause(case: Case) -> Iterator[Wrong]:
     """The obstacle of the headline, removed: the job starts (is admitted), or the next answer names another one."""
     stage, said = case.found.stage, case.found.summary
-    if stage == "VictimsTerminating":
+    if stage in {"VictimsTerminating", "Schedulable"}:  # `check_coming` tries the latter
         return
     reached = _admitted if stage == "NotAdmitted" and not _admitted(case, case.world) else _started
     removed: list[Factor] = []
