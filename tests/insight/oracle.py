@@ -298,6 +298,10 @@ def _relevant(case: Case, named: list[Factor], reached: Callable[[Case, World], 
                 return
     if any(one.partition(" ")[0] in _CHECKED for one in named):
         return
+    for alternative in rest:  # of two obstacles either of which keeps the job from starting elsewhere, one is named
+        others = [factor for factor in rest if factor != alternative]
+        if not reached(case, _apply(case, others)) and reached(case, _apply(case, [*others, *named])):
+            return
     yield Wrong(
         f"cause: irrelevant, {named[0].partition(' ')[0]}",
         case.found.summary,
@@ -529,7 +533,7 @@ def check_objects(case: Case) -> Iterator[Wrong]:
     for name in failed:
         if name not in case.text:
             yield Wrong("objects: failed pod unsaid", said, f"{name} failed")
-    if world.get("Queue", case.job.queue) is None and "does not exist" not in case.text:
+    if world.get("Queue", case.job.queue) is None and not is_foreign and "does not exist" not in case.text:
         yield Wrong("objects: missing queue unsaid", said, f"queue {case.job.queue} does not exist")
     alive = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in {"Failed", "Unknown"}]
     alive = [pod for pod in alive if not pod["metadata"].get("deletionTimestamp")]

@@ -12,7 +12,7 @@ import yaml
 
 from capcard_sched.model.diagnosis import JobDiagnosis
 from tests.insight.oracle_factors import pod_specs
-from tests.insight.oracle_world import GROUP, Json, Waiting, World, notes
+from tests.insight.oracle_world import GROUP, Json, Waiting, World, ended, notes
 
 _KINDS: Final = {
     "queue": "Queue", "vcjob": "Job", "job": "Job", "jobs.batch.volcano.sh": "Job", "podgroup": "PodGroup",
@@ -50,7 +50,7 @@ def wrong_fixes(world: World, job: Waiting, found: JobDiagnosis) -> Iterator[tup
         running = later.running(job)
         goal = job.minimum
         if job.running >= job.minimum:
-            goal = len([pod for pod in members if not pod["metadata"].get("deletionTimestamp")])
+            goal = len([pod for pod in members if not (pod["metadata"].get("deletionTimestamp") or ended(pod))])
         if match := re.search(r'"?min(?:Available|Member)"?: (\d+)', printed):
             goal = min(goal, int(match[1]))
         if running < goal:

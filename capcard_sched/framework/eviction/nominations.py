@@ -6,6 +6,7 @@ more, or its time is up.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from capcard_sched.model.node_conditions import lost_word
 from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.carry_over import CarryOver
@@ -233,11 +234,25 @@ def release_idle_capacity(session: Session) -> None:
         table.charged[row, :-2] -= part
         table.pipelined[row] += part
         table.touch(row)
-    late = session.once(_late_capacity)
+    _return_late_capacity(session)
+
+
+def _return_late_capacity(session: Session) -> None:
+    table, late = session.nodes, session.once(_late_capacity)
     while late:
         row, part = late.pop()
         table.releasing[row] += part
         table.touch(row)
+
+
+@contextmanager
+def as_actions_saw(session: Session) -> Iterator[None]:
+    """The nodes of a session that is closed as its actions saw them: without the capacity that is released late."""
+    exclude_late_capacity(session)
+    try:
+        yield
+    finally:
+        _return_late_capacity(session)
 
 
 def _held_capacity(_: Session) -> list[tuple[int, Vector]]:

@@ -189,9 +189,12 @@ class JobFacts:
         fitting = {found.node for task in tasks if (found := session.results.outcome_of(task.uid)) is not None}
         known = self._attempt.rejections
         rejection = next((known[task.uid] for task in tasks if task.uid in known), None)  # of members that had no node
+        message = outcome.message
         if rejection is None and outcome.kind == "unfit" and self.job.queue in session.queues:
             rejection = self._limits.rejection_of(session, tasks[0])
-            if outcome.message and rejection.message != outcome.message:
+            if message and rejection.message != message and self.job.is_ready():
+                message = rejection.message  # that of the attempt is older: no later change let the pod fit
+            elif message and rejection.message != message:
                 rejection = None  # the attempt had other pods of the gang on nodes
         nodes, nearest = (rejection.nodes, rejection.nearest) if rejection is not None else ((), ())
         if outcome.refusal is not None:
@@ -199,7 +202,7 @@ class JobFacts:
         return PendingPods(
             names=names,
             outcome=outcome.kind,
-            message=outcome.message,
+            message=message,
             node=fitting.pop() if len(fitting) == 1 else "",
             refusal=shown_refusal(outcome.refusal) if outcome.refusal is not None else None,
             nodes=nodes,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from capcard_sched.framework.eviction.nominations import as_actions_saw
 from capcard_sched.framework.explain.capacity import holders
 from capcard_sched.framework.explain.rejections import rejection_of
 from capcard_sched.framework.explain.stranded import StrandedReader
@@ -111,7 +112,8 @@ class LimitReader:
         assert task.job is not None
         signature = session.engine.signature(session.queues[task.job.queue], task)
         if signature not in self._rejections:
-            self._rejections[signature] = rejection_of(session, session.engine, task)
+            with as_actions_saw(session):
+                self._rejections[signature] = rejection_of(session, session.engine, task)
         return self._rejections[signature]
 
     def cards_of(self, job: Job) -> JobCards | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from capcard_sched.framework.api.node_view import Diagnosis
 from capcard_sched.framework.explain.capacity import NodeCard, held_on, holders, workload_name
 from capcard_sched.framework.explain.device_causes import CANNOT_ALLOCATE, devices_of
 from capcard_sched.framework.explain.label_causes import (
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from capcard_sched.framework.api.node_view import Diagnosis, NodeView, PodSignature
+    from capcard_sched.framework.api.node_view import NodeView, PodSignature
     from capcard_sched.framework.placement.engine import PlacementEngine
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Node, Task
@@ -147,7 +148,10 @@ def rejection_of(session: Session, engine: PlacementEngine, task: Task) -> PodRe
     if affine is not None and shut.any():  # a node that is opened does not have the pods of the affinity either
         shut &= near
         shut = shut if shut.any() else with_card & affine
-    cards = (shut, open_nodes, only_small, with_card)
+    shut_alone = shut.copy()  # by nothing else: a quota may refuse the card of others
+    rows_shut = np.flatnonzero(shut)
+    shut_alone[rows_shut] = engine.filter_rows(signature, rows_shut, _WithoutExclusions(len(rows_shut))).ok
+    cards = (shut_alone, shut, open_nodes, only_small, with_card)
     tiers: tuple[NDArray[np.bool_], ...] = (
         open_nodes & ~blocked,
         open_nodes & ~closed,
@@ -192,9 +196,23 @@ def _excluded(diagnosis: Diagnosis) -> NDArray[np.bool_]:
     """The entries that are cordoned or tainted."""
     found = np.zeros(len(diagnosis.codes), dtype=bool)
     for reason, entries in diagnosis.entries.items():
-        if reason == CORDONED or reason.startswith(TAINTED):
+        if _excludes(reason):
             found |= entries
     return found
+
+
+def _excludes(reason: str) -> bool:
+    return reason == CORDONED or reason.startswith(TAINTED)
+
+
+class _WithoutExclusions(Diagnosis):
+    """The other reasons of nodes that are cordoned or tainted."""
+
+    __slots__ = ()
+
+    def reject(self, rejected: NDArray[np.bool_], code: Code, reason: str) -> None:
+        if not _excludes(reason):
+            super().reject(rejected, code, reason)
 
 
 def _rejected_besides(

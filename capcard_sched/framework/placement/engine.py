@@ -294,9 +294,9 @@ class PlacementEngine:
         self._diagnoses[signature] = (position, text, diagnosis)
         return text, diagnosis
 
-    def filter_rows(self, signature: PodSignature, selected: Rows) -> Diagnosis:
-        """The reasons of all filters for some rows of the set, whatever their free resources."""
-        found = Diagnosis(len(selected))
+    def filter_rows(self, signature: PodSignature, selected: Rows, into: Diagnosis | None = None) -> Diagnosis:
+        """The reasons of all filters for some rows of the set, whatever their free resources. `into`: what records."""
+        found = into or Diagnosis(len(selected))
         self._run_filters(signature, NodeView(self.nodes.table, self.all_rows().rows[selected]), found)
         return found
 
