@@ -130,7 +130,6 @@ def rejection_of(session: Session, engine: PlacementEngine, task: Task) -> PodRe
     request = task.cls.fit_request
     small = (view.allocatable < request).any(axis=1)
     fixed = diagnosis.codes > Code.UNSCHEDULABLE
-    excluded = _excluded(diagnosis)
     # A node with other cards may lack the resource first.
     other_card = _with_other_cards(session, task, view)
     # Nodes that another end or eviction could free; those that are cordoned or tainted, then those that also lack a
@@ -140,18 +139,14 @@ def rejection_of(session: Session, engine: PlacementEngine, task: Task) -> PodRe
     blocked, closed = _rejected_besides(engine, signature, diagnosis)
     only_small = small & ~other_card & ~fixed & ~blocked & ((view.allocatable > 0) | (request <= 0)).all(axis=1)
     everything = np.ones(len(view), bool)
-    affine, shut = diagnosis.entries.get(NO_AFFINE_POD), with_card & excluded
-    near = np.ones(len(view), bool)
+    affine, near = diagnosis.entries.get(NO_AFFINE_POD), np.ones(len(view), bool)
     if affine is not None:
         names = affine_nodes(session.snapshot, task)
         near = np.array([session.nodes.nodes[row].name in names for row in view.rows.tolist()], bool)
+    shut = with_card & _excluded(diagnosis)
     if affine is not None and shut.any():  # a node that is opened does not have the pods of the affinity either
-        shut &= near
-        shut = shut if shut.any() else with_card & affine
-    shut_alone = shut.copy()  # by nothing else: a quota may refuse the card of others
-    rows_shut = np.flatnonzero(shut)
-    shut_alone[rows_shut] = engine.filter_rows(signature, rows_shut, _WithoutExclusions(len(rows_shut))).ok
-    cards = (shut_alone, shut, open_nodes, only_small, with_card)
+        shut = shut & near if (shut & near).any() else with_card & affine
+    cards = (_shut_alone(engine, signature, shut), shut, open_nodes, only_small, with_card)
     tiers: tuple[NDArray[np.bool_], ...] = (
         open_nodes & ~blocked,
         open_nodes & ~closed,
@@ -213,6 +208,13 @@ class _WithoutExclusions(Diagnosis):
     def reject(self, rejected: NDArray[np.bool_], code: Code, reason: str) -> None:
         if not _excludes(reason):
             super().reject(rejected, code, reason)
+
+
+def _shut_alone(engine: PlacementEngine, signature: PodSignature, shut: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The nodes that are cordoned or tainted, and rejected by nothing else: a quota may refuse the card of others."""
+    rows, found = np.flatnonzero(shut), shut.copy()
+    found[rows] = engine.filter_rows(signature, rows, _WithoutExclusions(len(rows))).ok
+    return found
 
 
 def _rejected_besides(

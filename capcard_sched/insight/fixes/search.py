@@ -365,8 +365,9 @@ class _FixFinder:
         late: Sequence[ProposedChange] = (),
     ) -> FixTrialRun:
         found = self._core, self._view, self._subject, changes, self._now, self._cluster
-        ends = {"absent": absent, "others_end": others_end}
-        return FixTrialRun(*found, **ends, is_last=is_last, late=late, vcjobs=self._vcjobs)
+        return FixTrialRun(
+            *found, absent=absent, others_end=others_end, is_last=is_last, late=late, vcjobs=self._vcjobs
+        )
 
     def stop(self) -> None:
         """End the trials of which no suggestion needs the result."""
