@@ -100,6 +100,7 @@ def test_a_job_with_fewer_replicas_than_its_minimum_is_incomplete() -> None:
     "seed",
     [
         63,  # an affinity that no node meets, and a node that is full
+        1592,  # a gang of which one pod fits, a node of another card and one that its volume excludes
         497,  # a pod of a Deployment beside a pod that terminates for hours
         89,  # a fix after which another vcjob, whose pods did not exist yet, takes the place of the job
     ],

@@ -94,7 +94,9 @@ def gang_waits(data: JobFacts, pods: PendingPods, fitting: int) -> tuple[str, li
     others = _others(pods, short)
     if len(pods.nodes) > 1 and all(row.fits_now > fitting for row in short):
         # The gang itself takes what is free: the nodes lack it beside the pods that fit, and others have other reasons.
-        short, others = [], sorted(pods.nodes, key=lambda row: _is_short(row.reason))
+        near = {node.name for row in short for node in (*row.candidates, *row.cordoned, *row.tainted)}
+        rest = sorted(pods.nodes, key=lambda row: (_is_short(row.reason), near.isdisjoint(row.names)))
+        short, others = [], rest
     blocks = [_free_blocks(row, several=len(data.capacity) > 1) for row in short]
     first = next(iter((*blocks, *(row.text for row in others))), lower(_of_pod(data, pods)))
     further = [*map(capital, blocks), *map(_sentence, others)][1:]
