@@ -220,14 +220,14 @@ def _shut_alone(engine: PlacementEngine, signature: PodSignature, shut: NDArray[
 def _rejected_besides(
     engine: PlacementEngine, signature: PodSignature, diagnosis: Diagnosis
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """The nodes that lack a resource and that filters reject, too, and those of them that are cordoned or tainted."""
+    """The nodes that lack a resource and that filters reject, too; those of them that no end of a pod opens."""
     short = np.zeros(len(diagnosis.codes), dtype=bool)
     for reason, entries in diagnosis.entries.items():
         if reason.startswith(INSUFFICIENT):
             short |= entries
     rows, closed = np.flatnonzero(short), np.zeros(len(short), dtype=bool)
     chain = engine.filter_rows(signature, rows)
-    short[rows], closed[rows] = ~chain.ok, _excluded(chain)
+    short[rows], closed[rows] = ~chain.ok, chain.codes > Code.UNSCHEDULABLE
     return short, closed
 
 

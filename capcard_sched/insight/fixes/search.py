@@ -267,11 +267,12 @@ class _FixFinder:
     def _in_vain(self, changes: Candidate) -> FixTrial | None:
         """The trial with pods ending last in which the job does not start: those of one workload, or all; or None.
 
-        Pods take different times to end: another job may take what the first ones free, or a quota that is raised.
+        Pods take different times to end: another job may take what the first ones free, or a quota that is raised. Of
+        pods that terminate the queue has the quota again before their nodes are free.
         """
         ends = dict.fromkeys(change.key for change in changes if change.kind == "End")
         groups = [{last} for last in ends] if len(ends) > 1 else []
-        if ends and any(change.kind != "End" for change in changes):
+        if ends:
             groups.append(set(ends))
         for last in groups:
             late = [change for change in changes if change.kind == "End" and change.key in last]

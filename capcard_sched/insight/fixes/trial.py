@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -14,6 +14,7 @@ from capcard_sched.insight.fixes.commands import render
 from capcard_sched.insight.fixes.execution import Execution
 from capcard_sched.insight.fixes.kinds import KINDS
 from capcard_sched.insight.fixes.scene import Scene
+from capcard_sched.insight.sources.changes import count_in_quotas
 from capcard_sched.insight.sources.job_pods import pods_of_job
 from capcard_sched.insight.trials.change import ProposedChange
 from capcard_sched.insight.trials.preemption import EVICTING_ACTIONS
@@ -21,6 +22,7 @@ from capcard_sched.insight.trials.trial import PERIOD, advance
 from capcard_sched.insight.trials.victims import may_end
 from capcard_sched.model.deltas import Delta, ObjectChanged, ObjectGone
 from capcard_sched.model.intents import Bind
+from capcard_sched.model.limits import ResourceQuotaObject
 from capcard_sched.model.objects import PodObject
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.timestamps import format_timestamp
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from capcard_sched.insight.sources.object_view import Json, ObjectView
     from capcard_sched.model.intents import Intent
     from capcard_sched.model.job import Job
+
+
+_RESOURCE_QUOTA: Final = "ResourceQuota"
 
 
 class FixTrial(msgspec.Struct, frozen=True):
@@ -116,6 +121,7 @@ class FixTrialRun:
             others = [other for other in jobs if other is not job and all(map(may_end, other.tasks.values()))]
             self._execution.end_jobs(others)
         self._deltas, self._late = self._execution.deltas(), list[Delta]()
+        self._deltas += self._counted(_ended(self._deltas), -1)
         if late:
             ends = Execution(Scene(core, view, job, subject.owner), cluster, now)
             ends.run(fix_lines(core, view, job, subject.owner, late))
@@ -129,7 +135,8 @@ class FixTrialRun:
         core.keep_silent(searches=True)
         difference = advance(core, self._now, self._deltas, conf=self.conf, only=only, react=self._react)
         if self._late:
-            difference = advance(core, self._now + difference.sessions * PERIOD, self._late, react=self._react)
+            ended = [*self._late, *self._counted(_ended(self._late), -1)]
+            difference = advance(core, self._now + difference.sessions * PERIOD, ended, react=self._react)
         job = core.snapshot().state.jobs.get(key)
         if job is None:
             return FixTrial(False, difference)
@@ -178,8 +185,32 @@ class FixTrialRun:
         for key, vcjob in self._vcjobs.items():
             job = jobs.get(key)
             if job is not None and not job.tasks and job.phase is not PodGroupPhase.PENDING:
-                created += pods_of_job(core, self._edits, vcjob, job.name)
+                pods = pods_of_job(core, self._edits, vcjob, job.name)
+                created += [*pods, *self._counted(_created(pods), 1)]
         return created
+
+    def _counted(self, names: Iterable[tuple[str, str]], sign: int) -> list[Delta]:
+        """The ResourceQuotas, which count pods that are created (1) or have ended (-1), by namespace and name."""
+        if not any(True for _ in self._edits.all_of(_RESOURCE_QUOTA)):
+            return []
+        pods: dict[str, list[Json]] = {}
+        for namespace, name in names:
+            if (pod := self._edits.get(POD, namespace, name)) is not None:
+                pods.setdefault(namespace, []).append(pod)
+        changed = [quota for found in pods.values() for quota in count_in_quotas(self._edits, found, sign)]
+        return [ObjectChanged(msgspec.convert(quota, ResourceQuotaObject)) for quota in changed]
+
+
+def _ended(deltas: Sequence[Delta]) -> list[tuple[str, str]]:
+    """The pods that end and are not created anew, by namespace and name."""
+    created = _created(deltas)
+    gone = [(one.namespace, one.name) for one in deltas if isinstance(one, ObjectGone) and one.kind == POD]
+    return [name for name in gone if name not in created]
+
+
+def _created(deltas: Sequence[Delta]) -> set[tuple[str, str]]:
+    pods = [one.object for one in deltas if isinstance(one, ObjectChanged) and isinstance(one.object, PodObject)]
+    return {(pod.metadata.namespace or "", pod.metadata.name) for pod in pods}
 
 
 def _reached(subject: FixSubject, job: Job) -> bool:

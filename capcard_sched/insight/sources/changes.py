@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from capcard_sched.controllers.objects import annotations_of, key_of, meta, spec
+from capcard_sched.controllers.quota_usage import quota_usage
 from capcard_sched.model.annotations import CARD_QUOTA, NODE_UNSCHEDULABLE
 from capcard_sched.model.cards import CardSyntaxError, parse_card_quota
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.kinds import KIND_BY_NAME, kind_of
+from capcard_sched.model.limits import format_quota_amount, quota_amounts
 from capcard_sched.model.objects import Taint
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from capcard_sched.insight.sources.object_view import Json, ObjectView
     from capcard_sched.model.deltas import Delta
 
@@ -55,6 +59,10 @@ class Edits:
                 raise UnknownObjectError(f"{kind} {name} does not exist or is not readable")
             self.changed[key] = copy.deepcopy(found)
         return self.changed[key]
+
+    def all_of(self, kind: str) -> Iterator[Json]:
+        """The objects of a kind with their changes."""
+        return (self.changed.get((kind, *key_of(obj)), obj) for obj in self._view.all_of(kind))
 
     def put(self, obj: Json) -> None:
         self.changed[kind_of(obj), *key_of(obj)] = obj
@@ -115,6 +123,21 @@ def free_quota(quota: Json) -> Json:
     """A ResourceQuota of which nothing is used."""
     found = quota.get("status") or {}
     return {**quota, "status": {**found, "used": dict.fromkeys(found.get("used") or {}, "0")}}
+
+
+def count_in_quotas(edits: Edits, pods: Sequence[Json], sign: int) -> list[Json]:
+    """Edit the ResourceQuotas that count pods of one namespace: 1 for pods that are created, -1 for those that end."""
+    changed = []
+    for quota in list(edits.all_of("ResourceQuota")) if pods else ():
+        found = quota.get("status") or {}
+        if key_of(quota)[0] == key_of(pods[0])[0] and (used := found.get("used")):
+            counted = quota_amounts(quota_usage([(pod, 1) for pod in pods]))
+            sums = {key: max(0, amount + sign * counted.get(key, 0)) for key, amount in quota_amounts(used).items()}
+            amounts = {key: format_quota_amount(key, amount) for key, amount in sums.items()}
+            changed.append({**quota, "status": {**found, "used": amounts}})
+    for quota in changed:
+        edits.put(quota)
+    return changed
 
 
 def annotate(obj: Json, key: str, value: str | None) -> None:
