@@ -558,9 +558,15 @@ def check_stage(case: Case) -> Iterator[Wrong]:
 
 
 def check_fixes(case: Case) -> Iterator[Wrong]:
-    """Each printed fix, parsed and applied, starts the job."""
+    """Each printed fix, parsed and applied, starts the job.
+
+    The world after a fix begins without the moments at which jobs lost their admission: while jobs take turns, it may
+    attempt them in another order.
+    """
     found, _ = case.world.answer(case.job.name, fix=True)
     for kind, said, right in wrong_fixes(case.world, case.job, found):
+        if kind.startswith("does not start it") and not case.world.is_settled:
+            continue
         yield Wrong(f"fix: {kind}", said, right)
 
 

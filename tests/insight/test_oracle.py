@@ -101,6 +101,10 @@ def test_a_job_with_fewer_replicas_than_its_minimum_is_incomplete() -> None:
     [
         63,  # an affinity that no node meets, and a node that is full
         1592,  # a gang of which one pod fits, a node of another card and one that its volume excludes
+        841,  # a fix whose pods terminate before their nodes are free
+        853,  # a node that lacks memory and does not match the selector, and one that is only unreachable
+        976,  # a Job that the next session admits, whose pods no quota admits
+        1700,  # a ResourceQuota that other vcjobs use up
         497,  # a pod of a Deployment beside a pod that terminates for hours
         89,  # a fix after which another vcjob, whose pods did not exist yet, takes the place of the job
     ],

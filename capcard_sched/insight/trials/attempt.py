@@ -99,7 +99,7 @@ class JobAttempt:
 
         `tries_claims`: with the fact of a larger quota that starts the job.
         """
-        if found.stage not in ATTEMPTED | _MAY_BE_IMPOSSIBLE:
+        if found.stage not in ATTEMPTED | _MAY_BE_IMPOSSIBLE and not self._admits(found):
             return found
         if self._core.snapshot().conf.option("extender"):
             note = f"{UNTRIED}: a trial would call the webhook of the extender"
@@ -109,14 +109,19 @@ class JobAttempt:
         except ForkedCopyError as error:
             return msgspec.structs.replace(found, facts=(*found.facts, f"The attempt on a copy failed: {error}"))
 
+    def _admits(self, found: JobDiagnosis) -> bool:
+        """Whether the next session admits the job, whose pods do not exist yet: they may have limits of their own."""
+        return found.stage == "Schedulable" and not self._job.tasks and self._vcjob is not None
+
     def _diagnose(self, found: JobDiagnosis, *, tries_claims: bool) -> JobDiagnosis:
         is_small = len(self._core.snapshot().state.tasks) <= _MOST_PODS
         session = self._core.snapshot().session
         is_fixed = session is None or not session.carry_over.expects_nodes  # nodes that join may start it
-        may_be = is_small and not self._is_ready and is_fixed and may_never_start(found)
+        admits = self._admits(found)
+        may_be = is_small and not self._is_ready and is_fixed and (may_never_start(found) or admits)
         alone = self._begin(self._without_others(repair=False)) if may_be else None
         claims: Sequence[QuotaClaim] = ()
-        if found.stage in ATTEMPTED:
+        if found.stage in ATTEMPTED or admits:
             try:
                 now = self._begin(()).result()
             except ForkedCopyError:
@@ -125,8 +130,9 @@ class JobAttempt:
                 raise
             claims = now.claims
             # Another phase: alone the job is admitted, and the order of the jobs keeps it from that.
-            if now.diagnosis is not None and now.diagnosis.stage in ATTEMPTED and now.diagnosis.phase == found.phase:
-                found = now.diagnosis
+            other = now.diagnosis
+            if other is not None and other.stage in ATTEMPTED and (admits or other.phase == found.phase):
+                found = msgspec.structs.replace(other, phase=found.phase, waiting_seconds=found.waiting_seconds)
         facts = list(found.facts)
         if alone is not None and not (unaided := alone.result()).starts:
             other = self._never_alone(found, unaided)
