@@ -354,6 +354,19 @@ class DeviceInventory:
             for name in sorted(self._by_pool[pool]):
                 yield from self._by_pool[pool][name].devices
 
+    def pool_problem(self, pool: PoolId) -> str:
+        """Why no node gets a device of the newest generation of a pool; "" if nothing prevents it."""
+        slices = self._by_pool[pool].values()
+        newest = max(each.spec.pool.generation for each in slices)
+        found = [each for each in slices if each.spec.pool.generation == newest and not each.unsupported]
+        counts = {each.spec.pool.resource_slice_count for each in found}
+        if len(counts) > 1:
+            return f"incomplete: its slices have resourceSliceCount {' and '.join(map(str, sorted(counts)))}"
+        if counts - {len(found)}:
+            return f"incomplete: {len(found)} of {max(counts)} slices exist"
+        problem = _problem(found, found, {})
+        return f"invalid: {problem}" if problem else ""
+
     def pools(self, node: str, labels: Mapping[str, str]) -> tuple[DevicePool, ...]:
         """The pools that a node reaches: those with binding conditions last, then by driver and name."""
         known = self._pools.get(node)

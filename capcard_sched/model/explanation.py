@@ -83,6 +83,13 @@ class PodCards(msgspec.Struct, frozen=True):
     amount: int
     #: Why the charge cannot be computed, "" when it can.
     error: str = ""
+    #: Further cards that it gets beside, with their amounts.
+    others: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def choices(self) -> tuple[tuple[str, ...], ...]:
+        """Sets of cards of which a pod gets one each, with those that some node provides."""
+        return (self.alternatives, *[(card,) for card, _ in self.others])
 
 
 class JobCards(msgspec.Struct, frozen=True):

@@ -101,6 +101,8 @@ class AllocationCheck:
             if ledger.free(account, key, own=own) < amount * wanted
             for bound in ledger.bounds(account, key, amount, own=own)
         ]
+        if demand.claim.others:
+            bounds += ledger.beyond_group(account, demand, "" if several else demand.claim.card, own=own)
         if not bounds and not several:
             return Grant(wanted)
         options, indexes, at_once = demand.alternatives, None, wanted
@@ -163,9 +165,8 @@ class AllocationCheck:
 
 def _least(demand: CardDemand) -> Sequence[tuple[str, int]]:
     """The least amounts that a pod is charged whatever its devices; without the cards among which it chooses."""
-    if demand.several and demand.amount > 0:
-        return demand.claim.amounts[:-1]
-    if not demand.ranges:
-        return demand.claim.amounts
-    least = demand.least(demand.claim.card)
-    return (*demand.claim.amounts[:-1], *([(demand.claim.card, least)] if least else []))
+    claim = demand.claim
+    if not demand.ranges and not demand.several:
+        return claim.amounts
+    cards = claim.others if demand.several else claim.held
+    return (*claim.plain, *[(card, least) for card, _ in cards if (least := demand.least(card))])

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
 from capcard_sched.model.cards import CARD, CardSyntaxError, parse_card_name
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.plugins.capacity_card.card_inventory import first_usable
-from capcard_sched.plugins.capacity_card.charge import CPU_KEY, MEMORY_KEY, Charge
-from capcard_sched.plugins.capacity_card.claim_cards import ClaimCards, ClaimDemand, Ranges
+from capcard_sched.plugins.capacity_card.charge import CPU_KEY, MEMORY_KEY, Charge, Part
+from capcard_sched.plugins.capacity_card.claim_cards import ClaimCards, ClaimDemand, Ranges, SharedPart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
     from capcard_sched.plugins.capacity_card.card_inventory import CardInventory
 
-_Part: TypeAlias = tuple[str, int]
 #: Demands that are kept beyond twice the number of classes with pods.
 _SPARE: Final = 4096
 #: Results that are derived from the demand of one class.
@@ -67,28 +67,37 @@ class CardDemand:
     absent: CardDemand | None = None
     #: Whether a later session computes the amount; `error` has the reason.
     postponed: bool = False
-    #: The part of the amount of each claim that pods may share: one of them is charged it.
-    shared: tuple[tuple[str, int], ...] = ()
-    #: The least and the most thousandths of each card; {} if they are equal. `amount` is an upper bound then.
+    #: The part of the charge of each claim that pods may share: one of them is charged it.
+    shared: tuple[SharedPart, ...] = ()
+    #: The least and the most thousandths of each card; {} for one card, if they are equal. Amounts of the charge are
+    #: upper bounds then.
     ranges: Ranges = field(default_factory=dict)
     shared_ranges: Mapping[str, Ranges] = field(default_factory=dict)
     amount: int = field(init=False)
     several: bool = field(init=False)
-    _fixed: dict[tuple[str, int], Charge] = field(init=False, default_factory=dict)
+    #: The charge that enqueue counts: without the cards for which devices that cost nothing may serve.
+    counted: Charge = field(init=False)
+    _fixed: dict[tuple[Part, ...], Charge] = field(init=False, default_factory=dict)
     _reduced: dict[tuple[str, tuple[str, ...]], CardDemand] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.amount = self.claim.amount
         self.several = len(self.alternatives) > 1
+        needs = bool(self.ranges) and not any(self.ranges[card][0] for card in self.alternatives)
+        amount = 0 if needs else self.amount
+        others = [each for each in self.claim.others if self.ranges[each[0]][0]]
+        self.counted = self.claim
+        if (amount, tuple(others)) != (self.amount, self.claim.others):
+            self.counted = self.claim.with_cards([(self.claim.card, amount), *others])
 
-    def on(self, card: str, amount: int) -> Charge:
-        """The charge of a pod that holds an amount of one card."""
-        claim = self.claim
-        if (card, amount) == (claim.card, claim.amount) and claim.complete:
+    def on(self, card: str, amount: int, *others: Part) -> Charge:
+        """The charge of a pod that holds an amount of one card, and of further ones."""
+        claim, held = self.claim, ((card, amount), *others)
+        if held == claim.held and claim.complete:
             return claim
-        charge = self._fixed.get((card, amount))
+        charge = self._fixed.get(held)
         if charge is None:
-            charge = self._fixed[card, amount] = claim.with_card(card, amount)
+            charge = self._fixed[held] = claim.with_cards(held)
         return charge
 
     def least(self, card: str) -> int:
@@ -96,15 +105,21 @@ class CardDemand:
         return self.ranges[card][0] if card in self.ranges else self.amount
 
     def reduced(self, card: str, paid: tuple[str, ...]) -> CardDemand:
-        """The demand beside claims of a card, by key, that other pods are charged for."""
+        """The demand beside claims, by key, that other pods are charged for. `card`: the alternative that they fix."""
         found = self._reduced.get((card, paid))
         if found is None:
-            parts = [self.shared_ranges[key].get(card, (0, 0)) for key in paid]
-            least, most = self.ranges.get(card, (self.amount, self.amount))
-            least, most = least - sum(part[0] for part in parts), most - sum(part[1] for part in parts)
-            claim, ranges = self.claim.with_card(card, most), {card: (least, most)} if least < most else {}
+            names = (card,) if card else self.alternatives
+            left: dict[str, tuple[int, int]] = {}
+            for name in (*names, *[name for name, _ in self.claim.others]):
+                least, most = self.ranges.get(name, (self.amount, self.amount))
+                parts = [self.shared_ranges[key].get(name, (0, 0)) for key in paid]
+                left[name] = least - sum(part[0] for part in parts), most - sum(part[1] for part in parts)
+            amount = min([left[name][1] for name in names])
+            others = [(name, left[name][1]) for name, _ in self.claim.others]
+            claim = self.claim.with_cards((("|".join(names), amount), *others))
+            is_open = any(least < most for least, most in left.values()) or bool(claim.others)
             found = CardDemand(
-                claim, (card,), (card,), "", "", by_claims=True, shared=self.shared, ranges=ranges,
+                claim, names, names, "", "", by_claims=True, shared=self.shared, ranges=left if is_open else {},
                 shared_ranges=self.shared_ranges,
             )  # fmt: skip
             self._reduced[card, paid] = found
@@ -112,7 +127,7 @@ class CardDemand:
 
     def refused(self, error: str) -> CardDemand:
         """The demand of a pod whose claims cannot be charged to its queue."""
-        claim = self.claim.with_card(self.claim.card, 0)._replace(complete=False)
+        claim = self.claim.with_cards([(self.claim.card, 0)])._replace(complete=False)
         return CardDemand(claim, self.names, (), error, "", by_claims=True)
 
 
@@ -216,7 +231,7 @@ class CardDemands:
         cls, demand = task.cls, self.of(task.cls)
         if demand.by_claims:
             if before is not None and not moved and before.card and not demand.shared:
-                return demand.on(before.card, before.amount)
+                return demand.on(*before.held[0], *before.others)
             return self._by_claims(task, demand)
         charged = before is not None and bool(before.card)
         named = charged or bool(_card_name(cls)) or bool(task.assigned_card)
@@ -240,21 +255,28 @@ class CardDemands:
         cards = demand.alternatives
         if demand.ranges and (held := self.claims.amounts(task)) is not None:
             card = next((card for card in cards if card in held), cards[0])
-            return demand.on(card, held.get(card, 0))
+            return demand.on(card, held.get(card, 0), *sorted([each for each in held.items() if each[0] != card]))
         if not demand.several:
             return demand.claim
-        return demand.on(task.assigned_card if task.assigned_card in cards else cards[0], demand.amount)
+        recorded = task.assigned_card.partition(",")[0]
+        return demand.on(recorded if recorded in cards else cards[0], demand.amount, *demand.claim.others)
 
     def own_part(self, demand: CardDemand, charge: Charge) -> Charge:
         """The charge of a pod without its claims that pods may share."""
         if not demand.shared:
             return charge
-        return demand.on(charge.card, max(0, charge.amount - sum(self.part(demand, key) for key, _ in demand.shared)))
+        parts = Counter[str]()
+        for key, _ in demand.shared:
+            parts.update(dict(self.part(demand, key, charge)))
+        left = [(card, max(0, amount - parts[card])) for card, amount in charge.held]
+        return demand.on(*left[0], *[each for each in left[1:] if each[1]])
 
-    def part(self, demand: CardDemand, key: str) -> int:
+    def part(self, demand: CardDemand, key: str, charge: Charge) -> tuple[Part, ...]:
         """The part of the charge of a pod for a claim that pods may share."""
-        held = self.claims.amount(key)
-        return dict(demand.shared).get(key, 0) if held is None else held
+        held = self.claims.cards_of(key)
+        if held is not None:
+            return tuple(sorted(held.items()))
+        return tuple([(card or charge.card, amount) for card, amount in dict(demand.shared).get(key, ())])
 
     def _recorded_card(self, task: Task, demand: CardDemand) -> str:
         """The card by the annotations of a bound pod, also one that no node offers any more; "" for none."""
@@ -348,13 +370,14 @@ class CardDemands:
             cpu = memory = 0
         known = self._inventory.shares
         shares = tuple(sorted([(name, held) for name, held in cls.requests.items() if held and name in known]))
-        card = "|".join(alternatives)
-        amounts = tuple([each for each in ((CPU_KEY, cpu), (MEMORY_KEY, memory), *shares, (card, amount)) if each[1]])
-        claim = Charge(amounts, card, amount, cls.id, not error, shares)
+        card, others = "|".join(alternatives), () if error else tuple(sorted(claimed.others))
+        parts = (CPU_KEY, cpu), (MEMORY_KEY, memory), *shares, (card, amount), *others
+        amounts = tuple([each for each in parts if each[1]])
+        claim = Charge(amounts, card, amount, cls.id, not error, shares, others)
         absent = None
         if error and names and not by_claims and not any(map(self._inventory.resources_of, names)):
             absent = self._absent(cls, names, amounts, shares)
-        is_open = not error and any(bounds != (amount, amount) for bounds in claimed.ranges.values())
+        is_open = not error and (others or any(bounds != (amount, amount) for bounds in claimed.ranges.values()))
         return CardDemand(
             claim, names, alternatives, error, unnamed, inferred, by_claims, absent, postponed,
             () if error else claimed.shared, claimed.ranges if is_open else {}, claimed.shared_ranges,
@@ -369,7 +392,7 @@ class CardDemands:
         return self.claims.of(cls)
 
     def _absent(
-        self, cls: TaskClass, names: tuple[str, ...], amounts: tuple[_Part, ...], shares: tuple[_Part, ...]
+        self, cls: TaskClass, names: tuple[str, ...], amounts: tuple[Part, ...], shares: tuple[Part, ...]
     ) -> CardDemand | None:
         """The demand of a pod whose cards no node offers: by the only extended resource that it requests."""
         shared = self._inventory.shares

@@ -7,14 +7,16 @@ devices are not charged.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from capcard_sched.model.resources import CPU, MEMORY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from typing import Self
 
+#: A key and its amount.
+Part: TypeAlias = tuple[str, int]
 #: Keys of cpu and memory. No card name begins with a space, and they precede all cards in sorted order.
 CPU_KEY: Final = " cpu"
 MEMORY_KEY: Final = " memory"
@@ -25,8 +27,8 @@ PLAIN: Final = {CPU_KEY: CPU, MEMORY_KEY: MEMORY}
 class Charge(NamedTuple):
     """The amounts one pod is charged to its queue. Charges of equal pods are one object."""
 
-    #: Key and amount > 0 of cpu, memory, shares of cards, and last the card.
-    amounts: tuple[tuple[str, int], ...]
+    #: Key and amount > 0 of cpu, memory, shares of cards, and last the cards.
+    amounts: tuple[Part, ...]
     #: The key of its card; `A|B` for a claim (no node chosen yet); "" without cards.
     card: str
     #: The amount of that key.
@@ -36,13 +38,31 @@ class Charge(NamedTuple):
     #: False when the card part could not be computed and is missing.
     complete: bool = True
     #: The part of `amounts` that are shares of cards.
-    shares: tuple[tuple[str, int], ...] = ()
+    shares: tuple[Part, ...] = ()
+    #: Further cards of ResourceClaims, sorted.
+    others: tuple[Part, ...] = ()
 
-    def with_card(self, card: str, amount: int) -> Charge:
-        """The same with another card, complete."""
-        others = self.amounts[:-1] if self.amount else self.amounts
-        amounts = (*others, (card, amount)) if amount else others
-        return self._replace(amounts=amounts, card=card, amount=amount, complete=True)
+    @property
+    def held(self) -> tuple[Part, ...]:
+        """Its card, which may have an amount of 0, and the further ones."""
+        return (self.card, self.amount), *self.others
+
+    @property
+    def cards(self) -> tuple[Part, ...]:
+        """The cards with an amount."""
+        return self.held if self.amount else self.others
+
+    @property
+    def plain(self) -> tuple[Part, ...]:
+        """The amounts of cpu, memory and shares."""
+        return self.amounts[: len(self.amounts) - len(self.cards)]
+
+    def with_cards(self, held: Sequence[Part]) -> Charge:
+        """The same with other cards, as of `held`, complete."""
+        (card, amount), *more = held
+        others = tuple(sorted([each for each in more if each[1]]))
+        cards = ((card, amount), *others) if amount else others
+        return self._replace(amounts=(*self.plain, *cards), card=card, amount=amount, complete=True, others=others)
 
 
 class ChargeSum(dict[str, int]):

@@ -1,9 +1,9 @@
 """The cards that the ResourceClaims of a pod request: the same quota as for cards of a device plugin.
 
 The card of a device follows from its attributes. A request that devices of several models match accepts each of them,
-like `card.name: A|B`; the devices of one pod are of one card. Where their number depends on the node, as with
-`allocationMode: All`, a pod needs quota for the least of it, and is charged the devices that it gets. Claims that pods
-name by `resourceClaimName` are charged once (`shared_claims`).
+like `card.name: A|B`; requests with a card in common get devices of one such card, others further cards. Where the
+number of devices depends on the node, as with `allocationMode: All`, a pod needs quota for the least of it, and is
+charged the devices that it gets. Claims that pods name by `resourceClaimName` are charged once (`shared_claims`).
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from capcard_sched.framework.toolkit.device_cards import (
     may_match,
     plan_of,
 )
+from capcard_sched.model.annotations import CARD_NAME
 from capcard_sched.model.pod_claims import named_claims
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from capcard_sched.devices.claims import ClaimPlan, RequestPlan
     from capcard_sched.devices.selector_work import SelectorMeter
     from capcard_sched.framework.api.node_view import Mask
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.device_objects import ResourceClaimTemplateSpec
+    from capcard_sched.model.device_objects import Allocation, ResourceClaimTemplateSpec
     from capcard_sched.model.job import Task
     from capcard_sched.model.pod_claims import PodClaim
     from capcard_sched.model.task_class import TaskClass
@@ -48,6 +49,8 @@ _MOST_CONTENTS: Final = 4096
 MOST_COMPARED: Final = 50_000
 #: Card to the least and the most thousandths of it.
 Ranges: TypeAlias = "Mapping[str, tuple[int, int]]"
+#: Key of a claim, and what it has of each card; "" is that of `ClaimDemand.cards`.
+SharedPart: TypeAlias = "tuple[str, tuple[tuple[str, int], ...]]"
 _UNKNOWN_CARDS: Final = "the cards of claim {name} are not known yet: the selectors of namespace {namespace} {compared}"
 
 
@@ -56,18 +59,20 @@ class _PostponedError(AllocationError):
 
 
 class ClaimDemand(NamedTuple):
-    """What the claims of a pod request of one of some cards."""
+    """What the claims of a pod request of one of some cards, and of further cards."""
 
-    #: The cards that serve all requests, preferred first; () without cards.
+    #: The cards of which the pod gets one, preferred first; () without cards.
     cards: tuple[str, ...] = ()
-    #: Thousandths of the one that the pod gets, at most; of several cards the least of these.
+    #: Thousandths of that one, at most; of several cards the least of these.
     amount: int = 0
+    #: Further cards, of requests that none of `cards` serves, with the thousandths at most.
+    others: tuple[tuple[str, int], ...] = ()
     #: Why the charge cannot be computed; "" when it can.
     error: str = ""
     #: Whether the next session is to compute it.
     postponed: bool = False
-    #: The part of `amount` of each claim that pods may share, by `namespace/name`.
-    shared: tuple[tuple[str, int], ...] = ()
+    #: The part of each claim that pods may share, by `namespace/name`.
+    shared: tuple[SharedPart, ...] = ()
     #: The least and the most thousandths of each card, for the pod and for each of these claims.
     ranges: Ranges = {}
     shared_ranges: Mapping[str, Ranges] = {}
@@ -91,6 +96,10 @@ class ClaimCards:
         self._templates: Mapping[str, ResourceClaimTemplateSpec] = {}
         self._devices = DeviceCards()
         self._session: Session | None = None
+        #: Key of an allocated claim without a record to its allocation and cards, also once a driver withdraws devices.
+        self._last: dict[str, tuple[Allocation, Mapping[str, int]]] = {}
+        #: Generation and number of the nodes.
+        self._nodes = 0, 0
         #: Nodes with devices of each card, with the versions of devices and nodes they were computed for.
         self._offers: tuple[tuple[int, int, int], dict[str, Mask]] | None = None
         #: Content of a claim and accepted cards to its requests for cards.
@@ -102,7 +111,18 @@ class ClaimCards:
         """Whether the demand of any claim may have changed, not only of `session.changed`."""
         self._session = session
         self._compared_for.clear()
-        return self.read(session.snapshot.devices, session.snapshot.claims.claims, session.snapshot.claim_templates)
+        snapshot, before = session.snapshot, self._nodes
+        for key in [*self._last] if session.changed.everything else session.changed.devices:
+            claim = snapshot.claims.claims.get(key)
+            if claim is None or claim.allocation is None:
+                self._last.pop(key, None)
+        self._nodes = session.nodes.generation, len(session.nodes)
+        if self.read(snapshot.devices, snapshot.claims.claims, snapshot.claim_templates):
+            return True
+        if self._nodes == before or not self._devices.reads_nodes:
+            return False
+        self._requests.clear()
+        return True
 
     def read(
         self,
@@ -175,11 +195,6 @@ class ClaimCards:
             found.update(held)
         return found
 
-    def amount(self, key: str) -> int | None:
-        """The thousandths of cards that a claim holds, written or assumed; None for a claim without devices."""
-        held = self.cards_of(key)
-        return sum(held.values()) if held is not None else None
-
     def cards_of(self, key: str) -> Mapping[str, int] | None:
         """The thousandths by card that a claim holds, written or assumed; None without known devices."""
         session = self._session
@@ -189,7 +204,13 @@ class ClaimCards:
         devices, claim = held_devices(allocation, session.snapshot.devices), self._claims.get(key)
         if claim is None or claim.allocation is None:
             return devices.cards
-        return held_cards_of(claim.record, devices)
+        found = held_cards_of(claim.record, devices)
+        if found is None:
+            last = self._last.get(key)
+            return last[1] if last is not None and last[0] == allocation else None
+        if not claim.record.cards:
+            self._last[key] = allocation, found
+        return found
 
     def recorded(self, claim: Claim) -> tuple[tuple[str, int], ...]:
         """The cards that the record of a claim without pods charges: at most those of its devices, if all are known.
@@ -228,15 +249,21 @@ class ClaimCards:
             return ClaimDemand(error=str(error), postponed=isinstance(error, _PostponedError))
         if not requests:
             return ClaimDemand()
-        cards = tuple([card for card in requests[0].cards if all(card in other.cards for other in requests)])
-        if not cards:
-            listed = ", ".join(sorted({"|".join(each.cards) for each in requests}))
-            return ClaimDemand(error=f"resourceClaims of cards <{listed}> together are not supported")
-        ranges = requests[0].ranges if len(requests) == 1 else _sums(requests, cards)
-        of_shared = {key: _sums(found, cards) for key, found in shared.items()}
+        lines = _lines(requests)
+        cards, *others = sorted(lines, key=lambda line: len(line) == 1)
+        if any(len(line) > 1 for line in others):
+            listed = " and one of ".join(f"<{'|'.join(line)}>" for line in lines if len(line) > 1)
+            text = f"resourceClaims of one of cards {listed} in one pod are not supported"
+            return ClaimDemand(error=f"{text}: {CARD_NAME} of the pod may name the cards")
+        ranges = requests[0].ranges if len(requests) == 1 else _sums(requests, lines)
+        of_shared = {key: _sums(found, lines) for key, found in shared.items()}
         least = cards[0] if len(cards) == 1 else min(cards, key=lambda card: ranges[card][1])
-        parts = tuple([(key, each[least][1]) for key, each in of_shared.items()])
-        return ClaimDemand(cards, ranges[least][1], "", False, parts, ranges, of_shared)
+        further = tuple([(card, ranges[card][1]) for (card,) in others])
+        columns = ("", least), *[(card, card) for card, _ in further]
+        parts = [
+            (key, tuple([(name, of[card][1]) for name, card in columns if card in of])) for key, of in of_shared.items()
+        ]
+        return ClaimDemand(cards, ranges[least][1], further, "", False, tuple(parts), ranges, of_shared)
 
     def nameless(self, namespace: str, claims: Iterable[PodClaim]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
         """One device that each of these claims may get and that is no card, its driver and the attributes of cards."""
@@ -296,11 +323,10 @@ class ClaimCards:
 
     def _allocated(self, namespace: str, each: PodClaim) -> list[_CardRequest]:
         """The cards that an allocated claim holds; [] for other claims, and while a device is unknown."""
-        claim, session = self._claims.get(f"{namespace}/{each.claim}"), self._session
-        if claim is None or claim.allocation is None or session is None:
+        claim = self._claims.get(f"{namespace}/{each.claim}")
+        if claim is None or claim.allocation is None:
             return []
-        devices = held_devices(claim.allocation, session.snapshot.devices)
-        found: Mapping[str, int] = held_cards_of(claim.record, devices) or {}
+        found = self.cards_of(claim.key) or {}
         return [_CardRequest((card,), {card: (amount, amount)}) for card, amount in found.items()]
 
     def _requested(
@@ -326,7 +352,8 @@ class ClaimCards:
                     is_free = True
                     continue
                 if request.all_devices:
-                    amounts = self._devices.of_nodes(request, meter)[card]
+                    nodes = self._session.nodes.nodes if self._session is not None else ()
+                    amounts = self._devices.of_nodes(request, meter, nodes).get(card, (0, 0))
                 else:
                     amounts = request.devices * min(charges), request.devices * max(charges)
                 known = ranges.get(card, amounts)
@@ -351,21 +378,33 @@ class ClaimCards:
         if names and any(cards):
             accepted = {card: charges for card, charges in cards.items() if card in names}
             cards = {**accepted, **({"": {0}} if self._devices.others_match(request, meter) else {})}
-        if not any(cards):
-            return {card: {0} for card in cards}
-        listed = ", ".join(sorted(filter(None, cards)))
-        if "" in cards:
-            raise AllocationError(
-                f"request {request.name} matches devices of card <{listed}> and devices that are no card, which is not "
-                "supported with card quotas: select either by their attributes"
-            )
         return cards
 
 
-def _sums(requests: Iterable[_CardRequest], cards: tuple[str, ...]) -> Ranges:
+def _lines(requests: Iterable[_CardRequest]) -> list[tuple[str, ...]]:
+    """Sets of cards without a common one: the devices of each are of one of its cards.
+
+    A request joins the first set with a card that serves it, which loses the others.
+    """
+    lines: list[tuple[str, ...]] = []
+    for request in requests:
+        for index, line in enumerate(lines):
+            if common := tuple([card for card in line if card in request.cards]):
+                lines[index] = common
+                break
+        else:
+            lines.append(request.cards)
+    return lines
+
+
+def _sums(requests: Iterable[_CardRequest], lines: Sequence[tuple[str, ...]]) -> Ranges:
     """The least and the most thousandths that requests get of each card together."""
-    of = [each.ranges for each in requests]
-    return {card: (sum(each[card][0] for each in of), sum(each[card][1] for each in of)) for card in cards}
+    found: dict[str, tuple[int, int]] = {}
+    for request in requests:
+        for card in next(line for line in lines if line[0] in request.ranges):
+            least, most = found.get(card, (0, 0))
+            found[card] = least + request.ranges[card][0], most + request.ranges[card][1]
+    return found
 
 
 def _keys(task: Task) -> list[str]:

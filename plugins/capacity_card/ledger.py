@@ -281,7 +281,7 @@ class Ledger:
                     charges[task.uid] = charge
                     self._shared.use(account, task.uid, demand.shared)
                     given[charge] = given.get(charge, 0) + 1
-                    taken.put(charge.card, taken[charge.card] + charge.amount)
+                    taken.add(charge.cards)
             for charge, count in given.items():
                 self._book(account, cls, charge, count)
             self._settle()
@@ -329,14 +329,18 @@ class Ledger:
         account.invalidate()
         return True
 
-    def _recharge(self, account: JobAccount, uid: str, more: int) -> None:
+    def _recharge(self, account: JobAccount, uid: str, cards: tuple[tuple[str, int], ...], times: int) -> None:
         """Adds to the cards that a pod is charged."""
         cls, before = account.job.tasks[uid].cls, account.charges[uid]
-        charge = account.charges[uid] = self._demands.of(cls).on(before.card, before.amount + more)
-        for each, times in ((before, -1), (charge, 1)):
-            self._book(account, cls, each, times)
+        held = dict(before.held)
+        for card, amount in cards:
+            held[card] = held.get(card, 0) + amount * times
+        main, *others = held.items()
+        charge = account.charges[uid] = self._demands.of(cls).on(*main, *sorted([each for each in others if each[1]]))
+        for each, sign in ((before, -1), (charge, 1)):
+            self._book(account, cls, each, sign)
             if uid in account.leaving:
-                self._release(account, each, times)
+                self._release(account, each, sign)
         account.queue.invalidate()
 
     def admit(self, job: Job) -> None:
@@ -385,11 +389,10 @@ class Ledger:
         for book in account.queue.books:
             book.allocated.add(amounts)
             book.seen.update(account.allocated)
-        if charge.amount:
-            held = charge.card, self._arguments.service_type(account.job, cls)
-            amount = charge.amount * times
-            account.by_service[held] = account.by_service.get(held, 0) + amount
-            self.by_service[held] = self.by_service.get(held, 0) + amount
+        for card, amount in charge.cards:
+            held = card, self._arguments.service_type(account.job, cls)
+            account.by_service[held] = account.by_service.get(held, 0) + amount * times
+            self.by_service[held] = self.by_service.get(held, 0) + amount * times
 
     @staticmethod
     def _release(account: JobAccount, charge: Charge, times: int = 1) -> None:
@@ -467,6 +470,18 @@ class Ledger:
         assumed = self._session.assumptions
         limits = queue.limits(key, nominating=assumed.nominating, growing=assumed.growing, own=own)
         return [QuotaBound((most - held) // amount, name, amount, one, held, most) for one, name, held, most in limits]
+
+    def beyond_group(self, queue: QueueAccount, demand: CardDemand, card: str, *, own: bool) -> list[QuotaBound]:
+        """The limits of groups that the further cards of a pod exceed together, or one of them with `card`, at most."""
+        cards = {name: demand.ranges[name][1] for name in (card, *dict(demand.claim.others)) if name in demand.ranges}
+        if len(cards) < 2:
+            return []
+        found = []
+        for name, group, held in queue.groups(nominating=self._session.assumptions.nominating, own=own):
+            amounts = [amount for one, amount in cards.items() if one in group.cards]
+            if len(amounts) > 1 and held + sum(amounts) > group.limit:
+                found.append(QuotaBound(0, group.key, sum(amounts), name, held, group.limit))
+        return found
 
     def full(self, queue: QueueAccount, key: str, amount: int) -> list[str]:
         """The names of the queues without `amount` of free quota for a key: of the queue, then of its ancestors."""

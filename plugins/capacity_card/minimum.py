@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
     from capcard_sched.plugins.capacity_card.card_inventory import CardInventory
     from capcard_sched.plugins.capacity_card.charge import Charge
+    from capcard_sched.plugins.capacity_card.claim_cards import SharedPart
     from capcard_sched.plugins.capacity_card.quota import QueueAccount
     from capcard_sched.plugins.capacity_card.shared_claims import SharedClaims
 
@@ -40,7 +41,7 @@ class _Member(NamedTuple):
     #: Number of pods.
     size: int = 1
     #: The part of the charge of each claim that pods may share, if none is charged it yet.
-    shared: tuple[tuple[str, int], ...] = ()
+    shared: tuple[SharedPart, ...] = ()
 
     def order(self) -> tuple[int, int, int, float, str]:
         """Allocated first, then pending, then terminating; inside each by priority, index in the name, age, uid."""
@@ -98,12 +99,12 @@ class Minimum:
         if held or not count or count < job.min_available or len(job.pending) < count:
             return False
         cls, *others = {task.cls for task in job.tasks.values()}
-        if others:
+        if others or self._demands.of(cls).claim.others:  # quotas of groups may limit several cards together
             return False
         ceilings = self._ceilings.get(queue.name)
         if ceilings is None:
             ceilings = self._ceilings[queue.name] = _Ceilings(queue, same_card=self._same_card)
-        for key, amount in self._demands.of(cls).claim.amounts:
+        for key, amount in self._demands.of(cls).counted.amounts:
             if amount * count > ceilings[key]:
                 return False
         if minimum is not None:
@@ -170,7 +171,7 @@ class Minimum:
         if held and status not in _GOING:
             charge = next(iter(held.values()))
             return _Member(_ALLOCATED, first, charge, count) if len(set(map(id, held.values()))) == 1 else None
-        return _Member(_PENDING, first, self._demands.of(cls).claim, count) if status is PENDING else None
+        return _Member(_PENDING, first, self._demands.of(cls).counted, count) if status is PENDING else None
 
     def request_of(self, job: Job) -> CardAmounts:
         """The job's `card.request`; invalid when malformed, or when a key mixes cards of different resources."""
@@ -197,7 +198,7 @@ class Minimum:
             if charge is not None:
                 members.append(_Member(_LEAVING if task.status in _GOING else _ALLOCATED, task, charge))
             elif task.status is PENDING:
-                members.append(_Member(_PENDING, task, self._shared.demand(task).claim, 1, self._shared.unpaid(task)))
+                members.append(_Member(_PENDING, task, self._shared.demand(task).counted, 1, self._shared.unpaid(task)))
             elif task.status not in COMPLETED_STATUSES:
                 members.append(_Member(_LEAVING, task, demands.placed(task, task.node)))
         return members
@@ -215,10 +216,14 @@ class Minimum:
         counted: set[str] = set()
         for task in tasks if request else ():
             demand = self._demands.of(task.cls)
-            keys = "|".join(demand.names), demand.claim.card
-            again = sum(amount for key, amount in demand.shared if key in counted)
-            counted.update(key for key, _ in demand.shared)
-            requested[keys] = requested.get(keys, 0) + demand.amount - again
+            own = "|".join(demand.names), demand.claim.card
+            amounts = [(own, demand.amount), *(((card, card), amount) for card, amount in demand.claim.others)]
+            for key, parts in demand.shared:
+                if key in counted:
+                    amounts += [((card, card) if card else own, -amount) for card, amount in parts]
+                counted.add(key)
+            for keys, amount in amounts:
+                requested[keys] = requested.get(keys, 0) + amount
         short = ChargeSum()
         for key, amount in request.items():
             created = sum(value for keys, value in requested.items() if any(same_set(key, other) for other in keys))
@@ -281,8 +286,9 @@ def _total(members: Iterable[_Member], rank: int | None = None) -> ChargeSum:
     for member in members:
         if rank is None or member.rank == rank:
             total.add(member.charge.amounts, member.size)
-            for key, amount in member.shared:
+            card, included = member.charge.card, dict(member.charge.cards)
+            for key, parts in member.shared:
                 if key in counted:
-                    total.add([(member.charge.card, amount)], -1)
+                    total.add([(one or card, amount) for one, amount in parts if (one or card) in included], -1)
                 counted.add(key)
     return total

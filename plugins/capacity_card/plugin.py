@@ -101,7 +101,8 @@ class CapacityCard(Plugin):
         for task in placement.tasks:
             charge = charges.get(task.uid)
             if charge is not None and charge.card:
-                found[task.uid] = {CARD_ASSIGNED: charge.card}
+                cards = [card for card, _ in charge.cards] or [charge.card]
+                found[task.uid] = {CARD_ASSIGNED: ",".join(cards)}
         return found
 
 

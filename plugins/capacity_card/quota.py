@@ -223,19 +223,24 @@ class QueueAccount:
         """
         most = self.quota.ceiling(key) if growing else self.quota.limit(key)
         found = [(self.name, key, self.own.held(key, nominating=nominating), most)]
-        levels = [(self, self.own)]
-        if self.limiting and not own and key not in PLAIN:
-            for one in self.limiting:
-                held = one.subtree.held(key, nominating=nominating)
-                found.append((one.name, key, held, one.quota.subtree_limit(key)))
-                levels.append((one, one.subtree))
-        for one, book in levels:
-            found += [
-                (one.name, group.key, book.held_by(group, nominating=nominating), group.limit)
-                for group in one.quota.groups
-                if key in group.cards
-            ]
+        own = own or key in PLAIN
+        for one in () if own else self.limiting:
+            held = one.subtree.held(key, nominating=nominating)
+            found.append((one.name, key, held, one.quota.subtree_limit(key)))
+        for name, group, held in self.groups(nominating=nominating, own=own):
+            if key in group.cards:
+                found.append((name, group.key, held, group.limit))
         return found
+
+    def groups(self, *, nominating: bool, own: bool) -> Iterator[tuple[str, QuotaGroup, int]]:
+        """Queue, group and usage of the limits on sums of cards, in the order of `limits`."""
+        for one, book in self._levels(own=own):
+            for group in one.quota.groups:
+                yield one.name, group, book.held_by(group, nominating=nominating)
+
+    def _levels(self, *, own: bool) -> list[tuple[QueueAccount, QueueBook]]:
+        """The queue with its own amounts, and the ancestors that limit its jobs with those of their subtrees."""
+        return [(self, self.own), *([] if own else [(one, one.subtree) for one in self.limiting])]
 
     def free(self, key: str, *, nominating: bool, growing: bool, own: bool) -> int:
         """The unused part of the limits; negative when a queue holds more than its limit."""
@@ -257,10 +262,9 @@ class QueueAccount:
         """
         if not amount:
             return sum(pods)
-        levels = [(self.quota, self.own), *([] if own else [(one.quota, one.subtree) for one in self.limiting])]
         alone, least = dict(zip(cards, pods, strict=True)), sum(pods)
-        for quota, book in levels:
-            free = [(one, one.limit - book.held_by(one, nominating=nominating)) for one in quota.groups]
+        for account, book in self._levels(own=own):
+            free = [(one, one.limit - book.held_by(one, nominating=nominating)) for one in account.quota.groups]
             least = min(least, reachable_sum(alone, [(one, max(0, left // amount)) for one, left in free]))
         return least
 

@@ -128,12 +128,13 @@ class CardReclaim:
         queue = self._ledger.queues.get(job.queue) if job is not None else None
         if demand.error or queue is None:
             return _Wanted({}, ())
-        if not demand.amount:
+        if not demand.claim.cards:
             requests = reclaimer.cls.requests
             return _Wanted({}, tuple(name for name in (CPU, MEMORY) if requests.get(name, 0) > 0))
         cards = demand.alternatives
         if demand.several:
             cards = self._selection.choice(queue, demand, reclaimer, own=True).usable
+        cards = *cards, *[card for card, _ in demand.claim.others]
         above = {
             card: [
                 bound
@@ -159,12 +160,15 @@ class CardReclaim:
         """
         if charge is None or not charge.complete:
             return NO_USE
-        if charge.amount or self._demands.of(candidate.cls).shared:
-            if charge.card not in want.cards:
+        shared = self._demands.of(candidate.cls).shared_ranges
+        if charge.cards or shared:
+            held = {card for card, _ in charge.held}.union(*shared.values())
+            fulls = [full for card, full in want.cards.items() if card in held]
+            if not fulls:
                 return NO_USE
-            full = want.cards[charge.card]
             assert candidate.job is not None
-            return "" if not full or full in self._above(candidate.job.queue) else QUOTA
+            above = self._above(candidate.job.queue)
+            return "" if any(not full or full in above for full in fulls) else QUOTA
         if not want.plain or self._demands.of(candidate.cls).unnamed:
             return NO_USE
         requests = candidate.cls.requests

@@ -95,7 +95,7 @@ class CardReports:
 
     def pod_cards(self, cls: TaskClass) -> PodCards | None:
         demand = self._demands.of(cls)
-        return PodCards(demand.names, demand.alternatives, demand.amount, demand.error)
+        return PodCards(demand.names, demand.alternatives, demand.amount, demand.error, demand.claim.others)
 
     def metrics(self) -> Iterator[Sample]:
         """All current series. Sums of a parent include the queues below it. O(queues x their cards)."""

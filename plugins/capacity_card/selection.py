@@ -65,15 +65,16 @@ class CardSelection:
         account = self._ledger.queues.get(queue.name) if demand.several or demand.ranges else None
         if account is None:
             return UsableCards(demand.alternatives)
+        others = tuple([card for card, _ in demand.claim.others])
         usable = self.choice(account, demand, task).usable if demand.several else demand.alternatives
         # Equal limits are equal results of searches: the quota beyond what a pod can get is none.
         held = self._shared.held(task) if demand.ranges else {}
         most = {
             card: max(0, min(self._ledger.free(account, card), demand.ranges[card][1]) - held.get(card, 0))
-            for card in usable
+            for card in (*usable, *others)
             if demand.ranges
         }
-        return UsableCards(usable, tuple(most.items()))
+        return UsableCards(usable, tuple(most.items()), others)
 
     def indexes(self, demand: CardDemand, usable: tuple[str, ...]) -> Rows:
         """Index of the first usable alternative that each node offers, -1 for none: intp [nodes]."""
@@ -142,7 +143,15 @@ class CardSelection:
         ledger, amount, fixed = self._ledger, demand.amount, ""
         alternatives, free = demand.alternatives, ledger.free
         usable = tuple(
-            [card for card in alternatives if not amount or free(queue, card, own=own) >= demand.least(card)]
+            [
+                card
+                for card in alternatives
+                if not amount
+                or (
+                    free(queue, card, own=own) >= demand.least(card)
+                    and not ledger.beyond_group(queue, demand, card, own=own)
+                )
+            ]
         )
         if ledger.same_card and task.job is not None:
             account = ledger.jobs.get(task.job.key)

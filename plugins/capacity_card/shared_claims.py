@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from capcard_sched.devices.claims import Claim
     from capcard_sched.model.job import Job, Task
     from capcard_sched.plugins.capacity_card.cards import CardDemand, CardDemands
+    from capcard_sched.plugins.capacity_card.claim_cards import SharedPart
     from capcard_sched.plugins.capacity_card.quota import JobAccount
 
     #: Adds cards to the sums of a queue, a number of times. False if it does not exist.
@@ -30,8 +31,8 @@ class _Payer(NamedTuple):
 
     uid: str
     account: JobAccount
-    #: Thousandths.
-    amount: int
+    #: Cards and thousandths.
+    cards: tuple[tuple[str, int], ...]
 
 
 class _Unused(NamedTuple):
@@ -64,7 +65,7 @@ class SharedClaims:
     def demand(self, task: Task) -> CardDemand:
         """The demand of a pod, without the claims that other pods of its queue are charged for."""
         demand = self.demands.of(task.cls)
-        paid, card = list[str](), ""
+        paid, held = list[str](), list[tuple[str, int]]()
         for key, _ in demand.shared:
             payer = self._payers.get(key)
             queue = payer.account.queue.name if payer is not None else self.demands.claims.queue_of(key)
@@ -73,13 +74,15 @@ class SharedClaims:
                 return demand.refused(f"resourceclaim {key} is charged to queue {queue}{own}")
             if payer is not None and payer.uid != task.uid:
                 paid.append(key)
-                card = payer.account.charges[payer.uid].card
+                held += payer.cards
             elif payer is None and key in self._unused:
                 paid.append(key)
-                card = self._unused[key].cards[0][0]
-        return demand.reduced(card, tuple(paid)) if paid else demand
+                held += self._unused[key].cards
+        if not paid:
+            return demand
+        return demand.reduced(next((card for card, _ in held if card in demand.alternatives), ""), tuple(paid))
 
-    def unpaid(self, task: Task) -> tuple[tuple[str, int], ...]:
+    def unpaid(self, task: Task) -> tuple[SharedPart, ...]:
         """The claims that a pod may share and that no pod is charged for, with their amounts."""
         paid = self._payers.keys() | self._unused.keys()
         return tuple([each for each in self.demands.of(task.cls).shared if each[0] not in paid])
@@ -113,13 +116,13 @@ class SharedClaims:
                 del self._jobs[key]
         return named
 
-    def use(self, account: JobAccount, uid: str, shared: Iterable[tuple[str, int]]) -> None:
+    def use(self, account: JobAccount, uid: str, shared: Iterable[SharedPart]) -> None:
         """Notes that a pod holds quota, begins to leave, or stays after all."""
         for key, _ in shared:
             self._users.setdefault(key, {})[uid] = account
             self._unsettled.add(key)
 
-    def drop(self, uid: str, shared: Iterable[tuple[str, int]]) -> None:
+    def drop(self, uid: str, shared: Iterable[SharedPart]) -> None:
         """Notes that a pod is not charged any more."""
         for key, _ in shared:
             self._forget(key, uid)
@@ -164,12 +167,13 @@ class SharedClaims:
     def settle(
         self,
         claims: Mapping[str, Claim],
-        recharge: Callable[[JobAccount, str, int], None],
+        recharge: Callable[[JobAccount, str, tuple[tuple[str, int], ...], int], None],
         charge: ChargeQueue,
     ) -> set[str]:
         """Chooses who is charged for the claims whose pods changed. Returns the keys of the jobs that name them.
 
-        `recharge` adds thousandths to the charge of a pod, `charge` cards to a queue; False if it does not exist.
+        `recharge` adds cards to the charge of a pod, a number of times, `charge` to a queue; False if it does not
+        exist.
         """
         found: set[str] = set()
         for key in sorted(self._unsettled):
@@ -178,13 +182,13 @@ class SharedClaims:
             if payer != before:
                 if before is not None:
                     self._toggle(key, before)
-                    recharge(before.account, before.uid, -before.amount)
+                    recharge(before.account, before.uid, before.cards, -1)
                 if payer is None:
                     self._payers.pop(key, None)
                 else:
                     self._payers[key] = payer
                     self._toggle(key, payer)
-                    recharge(payer.account, payer.uid, payer.amount)
+                    recharge(payer.account, payer.uid, payer.cards, 1)
             self._settle_unused(key, claim if payer is None else None, charge)
             if payer != before or key in self._unpaid or self._unused.get(key) != unused:
                 found |= self._jobs.get(key, set())
@@ -212,7 +216,7 @@ class SharedClaims:
 
     def _toggle(self, key: str, charged: _Payer | _Unused) -> None:
         """Adds a charge to `version`, or takes it out again."""
-        what = (charged.uid, charged.amount) if isinstance(charged, _Payer) else charged
+        what = (charged.uid, charged.cards) if isinstance(charged, _Payer) else charged
         self.version ^= hash((key, what))
 
     def _payer(self, key: str, first: str) -> _Payer | None:
@@ -220,5 +224,6 @@ class SharedClaims:
         if not users:
             return None
         uid = min(users, key=lambda uid: (uid in users[uid].leaving, uid != first, uid))
-        demand = self.demands.of(users[uid].job.tasks[uid].cls)
-        return _Payer(uid, users[uid], self.demands.part(demand, key))
+        account = users[uid]
+        demand = self.demands.of(account.job.tasks[uid].cls)
+        return _Payer(uid, account, self.demands.part(demand, key, account.charges[uid]))

@@ -77,8 +77,8 @@ class PodClaims(NamedTuple):
     #: The cards that `card.name` of the pod accepts, and that quotas leave of them; None for all. "" are devices that
     #: are no card.
     cards: tuple[str, ...] | None = None
-    #: Whether all devices are of the same of these cards.
-    same_card: bool = False
+    #: Those of them of which the devices are one: the same for all.
+    one_of: tuple[str, ...] = ()
     #: The thousandths of each that they may be at most; () without a limit.
     limits: tuple[tuple[str, int], ...] = ()
     #: Whether a request of an open claim has alternatives (`firstAvailable`).
@@ -114,13 +114,12 @@ class _UsableDevices:
     """Refuses devices of cards that the pod does not accept, and those beyond its quota."""
 
     def __init__(
-        self, cards: tuple[str, ...] | None, *, same_card: bool, limits: tuple[tuple[str, int], ...] = ()
+        self, cards: tuple[str, ...] | None, one_of: tuple[str, ...] = (), limits: tuple[tuple[str, int], ...] = ()
     ) -> None:
-        self._cards = cards
-        self._same_card = same_card
+        self._cards, self._one_of = cards, one_of
         #: Thousandths that further devices of each card may be.
         self._left = dict(limits)
-        #: The cards of the devices so far.
+        #: The cards of the devices so far that are one of these.
         self._chosen: list[str] = []
         #: Whether a device was refused for its card, or for its amount.
         self.refused_card = self.refused_amount = False
@@ -128,8 +127,9 @@ class _UsableDevices:
     def add(self, request: RequestPlan, device: PoolDevice) -> bool:
         if self._cards is None or request.admin_access:
             return True
-        card = card_of(device) if self._same_card else ""
-        if not is_accepted(device, self._cards) or (card and self._chosen and self._chosen[0] != card):
+        card = card_of(device)
+        is_one = card in self._one_of
+        if not is_accepted(device, self._cards) or (is_one and self._chosen and self._chosen[0] != card):
             self.refused_card = True
             return False
         if card in self._left:
@@ -138,15 +138,18 @@ class _UsableDevices:
                 self.refused_amount = True
                 return False
             self._left[card] -= charge
-        if card:
+        if is_one:
             self._chosen.append(card)
         return True
 
     def remove(self, request: RequestPlan, device: PoolDevice) -> None:
-        if self._same_card and not request.admin_access and card_of(device):
-            card = self._chosen.pop()
-            if card in self._left:
-                self._left[card] += request_charge(request, device)
+        if self._cards is None or request.admin_access:
+            return
+        card = card_of(device)
+        if card in self._one_of:
+            self._chosen.pop()
+        if card in self._left:
+            self._left[card] += request_charge(request, device)
 
 
 class ClaimRules:
@@ -239,11 +242,11 @@ class ClaimRules:
         named, usable = accepted_cards(task.cls.annotations), usable_cards(self._session, task)
         cards = named or None
         if usable is not None:
-            cards = usable.names if named else (*usable.names, "")
-        same_card, limits = usable is not None, usable.limits if usable is not None else ()
+            cards = (*usable.names, *usable.others, *(() if named else ("",)))
+        one_of, limits = (usable.names, usable.limits) if usable is not None else ((), ())
         return PodClaims(
-            allowed, tuple(waiting), tuple(held), "", cards, same_card, limits, has_alternatives,
-            ((cards, same_card, limits), *contents), extended, bool(task.extended_claim),
+            allowed, tuple(waiting), tuple(held), "", cards, one_of, limits, has_alternatives,
+            ((cards, one_of, limits), *contents), extended, bool(task.extended_claim),
         )  # fmt: skip
 
     def _problem(self, task: Task, name: str, claim: Claim | None, *, generated: bool) -> str:
@@ -340,7 +343,7 @@ class ClaimRules:
             return None
         is_own = len(tasks) == 1 or all(each.template for each in tasks[0].cls.claims)
         cards = accepted_cards(tasks[0].cls.annotations)
-        restrict = partial(_UsableDevices, cards or None, same_card=False)
+        restrict = partial(_UsableDevices, cards or None)
         return UnservedClaims(contents.pop(), usable, is_own, cards, restrict)
 
     def reads_single_nodes(self, claims: PodClaims) -> bool:
@@ -446,7 +449,7 @@ class ClaimRules:
         meter: SelectorMeter | None = None,
     ) -> Found:
         """`keep`: where to keep the places of the devices. Raises EvaluationsPostponedError with a meter."""
-        usable = _UsableDevices(claims.cards, same_card=claims.same_card, limits=claims.limits)
+        usable = _UsableDevices(claims.cards, claims.one_of, claims.limits)
         allocator = Allocator(self._inventory, usage, node.name, node.labels, constraints=(usable,), meter=meter)
         found: Found
         try:

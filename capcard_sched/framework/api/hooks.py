@@ -246,8 +246,9 @@ HOOKS: tuple[Hook, ...] = (
     ),
     Hook(
         "claim_cards",
-        "(queue, task) -> UsableCards | None: the cards of which a pod gets devices by its ResourceClaims, all of the "
-        "same, and at most how many thousandths of each. Called for the signature of the pod, and when it is placed",
+        "(queue, task) -> UsableCards | None: the cards of which a pod gets devices by its ResourceClaims, one of some "
+        "and further ones, and at most how many thousandths of each. Called for the signature of the pod, and when it "
+        "is placed",
         None,
         Combine.FIRST,
         "devices of any card",

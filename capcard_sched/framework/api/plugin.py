@@ -71,6 +71,8 @@ class UsableCards(NamedTuple):
     names: tuple[str, ...]
     #: The thousandths of each that the pod may get, if their number depends on the devices that are found.
     limits: tuple[tuple[str, int], ...] = ()
+    #: Further cards that the pod gets beside one of `names`.
+    others: tuple[str, ...] = ()
 
 
 class OutsideError(Exception):

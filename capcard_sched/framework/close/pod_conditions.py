@@ -331,5 +331,5 @@ def _shape(session: Session, cls: TaskClass) -> str:
     amounts = sorted((name, amount) for name, amount in cls.requests.items() if amount > 0 and name != PODS)
     found = [f"{name} {format_amount(name, amount)}" for name, amount in amounts]
     if cards is not None and cards.names:
-        found.insert(0, "|".join(cards.names))
+        found[:0] = ["|".join(cards.names), *[card for card, _ in cards.others]]
     return ", ".join(found) or "no request"

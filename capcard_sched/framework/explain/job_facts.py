@@ -142,7 +142,8 @@ class JobFacts:
 
         for task in self.waiting:
             cards = self.cards_by_class[task.cls]
-            add("|".join(cards.alternatives), cards.amount)
+            for key, amount in (("|".join(cards.alternatives), cards.amount), *cards.others):
+                add(key, amount)
             for resource in (CPU, MEMORY, *sorted(self._snapshot.state.shares)):
                 add(resource, task.cls.requests.get(resource, 0))
         if not self.job.tasks:
@@ -164,9 +165,9 @@ class JobFacts:
         found: dict[str, int] = {}
         for task in self.job.tasks.values():
             cards = self._cards_of(task.cls)
-            if cards.amount:
-                key = "|".join(cards.names)
-                found[key] = found.get(key, 0) + cards.amount
+            for key, amount in (("|".join(cards.names), cards.amount), *cards.others):
+                if amount:
+                    found[key] = found.get(key, 0) + amount
         return found
 
     # --- pods -------------------------------------------------------------------------------------------------------

@@ -288,7 +288,7 @@ def quota_beside(data: JobFacts) -> list[str]:
     free: list[str] = []
     short: list[str] = []
     missing = 1 if data.job.is_ready() else max(1, data.job.starting_pods - data.job.ready_tasks)
-    for cards in dict.fromkeys(cards.alternatives for cards in data.pod_cards):
+    for cards in dict.fromkeys(line for pod_cards in data.pod_cards for line in pod_cards.choices):
         fits, lacks = [], []
         for row in (row for row in data.limits if row.resource in cards and row.quota and row.requested_per_pod):
             needed = min(row.requested, missing * row.requested_per_pod)

@@ -303,8 +303,7 @@ class NodePlaces:
             columns = cls.fit_request.nonzero()[0]
             fitting: Vector = (allocatable[:, columns] // cls.fit_request[columns]).min(axis=1)
             usable: Mask = allocatable[:, PODS_COLUMN] > 0
-            # Cards of claims are those of devices; the classes of a kind may have claims of different content.
-            if not cls.alike and (wanted := _wanted(dispatch, cls)) is not None:
+            if (wanted := _wanted(dispatch, cls)) is not None:
                 cards = [self._facts_of(snapshot, node).cards for node in snapshot.nodes.nodes]
                 usable &= np.array([not wanted.isdisjoint(one) for one in cards], dtype=bool)
             self._limited[key] = most_places(np.where(usable, fitting, 0), limits, domains)
@@ -415,14 +414,14 @@ def _domains(snapshot: Snapshot, job: Job) -> tuple[list[Rows], str]:
 
 
 def _wanted(dispatch: Dispatch, cls: TaskClass) -> frozenset[str] | None:
-    """The cards of which a node must have one; None for any node."""
-    cards = dispatch.first("pod_cards", cls)
+    """The cards of which a node must have one; None for any node: devices of claims are no resources of their node."""
+    cards = dispatch.first("pod_cards", cls) if not cls.claims else None
     return frozenset(cards.alternatives) if cards is not None and cards.names else None
 
 
 def _named(dispatch: Dispatch, cls: TaskClass) -> frozenset[str] | None:
     """The same with cards that no node has yet."""
-    cards = dispatch.first("pod_cards", cls)
+    cards = dispatch.first("pod_cards", cls) if not cls.claims else None
     return frozenset(cards.names) if cards is not None and cards.names else None
 
 

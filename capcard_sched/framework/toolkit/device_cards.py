@@ -15,7 +15,7 @@ from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
 from capcard_sched.model.cards import CARD, CardSyntaxError, parse_card_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Mapping
+    from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
     from fractions import Fraction
 
     from capcard_sched.cel.program import Program
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.plugin import UsableCards
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.device_objects import AllocatedDevice, ResourceClaimTemplateSpec
-    from capcard_sched.model.job import Task
+    from capcard_sched.model.job import Node, Task
     from capcard_sched.model.pod_claims import PodClaim
     from capcard_sched.model.task_class import TaskClass
 
@@ -115,6 +115,8 @@ class DeviceCards:
         self._matching: dict[_Wanted, dict[str, set[int]]] = {}
         #: Devices that selectors were compared with since the start.
         self.compared = 0
+        #: Whether a result of `of_nodes` follows from labels of nodes.
+        self.reads_nodes = False
 
     def read(self, inventory: DeviceInventory) -> bool:
         """Uses these devices. True if devices or classes changed; O(devices) then."""
@@ -122,6 +124,7 @@ class DeviceCards:
             return False
         self._inventory, self._version = inventory, inventory.version
         self._matching.clear()
+        self.reads_nodes = False
         self.all = [(card_of(device), device) for device in inventory.all_devices()]
         self._different = None
         return True
@@ -144,22 +147,30 @@ class DeviceCards:
             self._matching[key] = cards
         return cards
 
-    def of_nodes(self, request: RequestPlan, meter: SelectorMeter | None = None) -> Mapping[str, tuple[int, int]]:
+    def of_nodes(
+        self, request: RequestPlan, meter: SelectorMeter | None = None, nodes: Iterable[Node] = ()
+    ) -> Mapping[str, tuple[int, int]]:
         """The cards of the devices that serve a request, with the least and the most thousandths that a node has.
 
-        Pools that nodes reach by a selector add up in the most: a node may reach several. O(devices). Raises what the
-        meter raises.
+        Devices that nodes reach by a selector count for those of `nodes`; if none reaches them, they add up in the
+        most. O(devices and nodes). Raises what the meter raises.
         """
         found: dict[str, Counter[str]] = {}
         chosen: dict[str, Counter[PoolId]] = {}
+        selected: list[tuple[str, PoolDevice, int]] = []
         self.compared += len(self.all)
         for card, device in self.all:
             if card and may_match(request, device, meter) and (charge := request_charge(request, device)):
                 node = device.slice.node or device.spec.node_name or ""
                 if not node and not (device.slice.spec.all_nodes or device.spec.all_nodes):
                     chosen.setdefault(card, Counter())[device.id[:2]] += charge
+                    selected.append((card, device, charge))
                 else:
                     found.setdefault(card, Counter())[node] += charge
+        self.reads_nodes = self.reads_nodes or bool(selected)
+        for name, card, amount in _reached(selected, nodes):
+            found.setdefault(card, Counter())[name] += amount
+            chosen.pop(card, None)
         sums: dict[str, tuple[int, int]] = {}
         for card in sorted(found.keys() | chosen.keys()):
             amounts, pools = found.get(card, Counter()), chosen.get(card, Counter())
@@ -202,6 +213,29 @@ class DeviceCards:
             self._different = read, list(different.values())
         self.compared += len(self._different[1])
         return self._different[1]
+
+
+def _reached(devices: Sequence[tuple[str, PoolDevice, int]], nodes: Iterable[Node]) -> Iterator[tuple[str, str, int]]:
+    """Node, card and thousandths of the devices that nodes reach by selectors."""
+    slices = {id(device.slice): device.slice for _, device, _ in devices}
+    selectors = [one.spec.node_selector for one in slices.values()]
+    selectors += [device.spec.node_selector for _, device, _ in devices]
+    terms = [term for one in selectors if one is not None for term in one.node_selector_terms]
+    keys = sorted({item.key for term in terms for item in term.match_expressions or ()})
+    by_name = any(term.match_fields for term in terms)
+    alike: dict[tuple[Hashable, ...], list[Node]] = {}
+    for node in nodes if devices else ():
+        alike.setdefault((*map(node.labels.get, keys), node.name if by_name else ""), []).append(node)
+    for first, *others in alike.values():
+        name, labels = first.name, first.labels
+        near = [one for one in slices.values() if one.reaches(name, labels)]
+        ids = {each.id for one in near for each in one.of_node(name, labels)}
+        amounts = Counter[str]()
+        for card, device, amount in devices:
+            if device.id in ids:
+                amounts[card] += amount
+        for node in (first, *others):
+            yield from ((node.name, card, amount) for card, amount in amounts.items())
 
 
 def request_charge(request: RequestPlan, device: PoolDevice) -> int:

@@ -104,9 +104,10 @@ class Situation:
     def choices(self) -> list[set[str]]:
         """One accepted card of every template of pending pods."""
         groups = dict.fromkeys(
-            cards.alternatives
+            line
             for task in self.needed
             if (cards := self.core.snapshot().dispatch.first("pod_cards", task.cls)) is not None and cards.alternatives
+            for line in cards.choices
         )
         return [set(cards) for cards in itertools.islice(itertools.product(*groups), MOST_CHOICES)] if groups else []
 

@@ -85,6 +85,8 @@ class _Checks:
         self._table = DeviceTable(Changes(), InvalidObjects())
         self._cards = ClaimCards()
         self._card_quotas = card_quotas
+        #: Driver and name of the pools with a finding.
+        self._reported: set[tuple[str, str]] = set()
         #: Whether the input has classes, slices, claims or templates.
         self.has_devices = False
 
@@ -109,12 +111,20 @@ class _Checks:
         return found
 
     def object(self, decoded: msgspec.Struct) -> Iterator[Finding]:
-        """Findings of a class, claim or template."""
-        if isinstance(decoded, DeviceClassObject):
+        """Findings of a slice, class, claim or template."""
+        if isinstance(decoded, ResourceSliceObject):
+            pool = decoded.spec.driver, decoded.spec.pool.name
+            problem = "" if pool in self._reported else self._table.inventory.pool_problem(pool)
+            if problem:  # at the first slice of the pool
+                self._reported.add(pool)
+                yield Finding(
+                    "warning", "spec.pool", f"pool {'/'.join(pool)} is {problem}: its devices are not allocated"
+                )
+        elif isinstance(decoded, DeviceClassObject):
             for index, each in enumerate(decoded.spec.selectors or ()):
-                problem = compile_selector(each.cel.expression) if each.cel is not None else None
-                if problem is not None and not isinstance(problem, Program):
-                    yield Finding("error", f"spec.selectors[{index}].cel.expression", f"CEL compile error: {problem}")
+                found = compile_selector(each.cel.expression) if each.cel is not None else None
+                if found is not None and not isinstance(found, Program):
+                    yield Finding("error", f"spec.selectors[{index}].cel.expression", f"CEL compile error: {found}")
         elif isinstance(decoded, ResourceClaimObject):
             yield from self._requests(decoded.metadata.name, decoded.spec.devices, "spec.devices")
         elif isinstance(decoded, ResourceClaimTemplateObject):

@@ -181,6 +181,63 @@ async def test_pods_of_a_gang_share_a_claim(world: World) -> None:
             await world.end(daemon, "g-1", "g-2")
 
 
+async def test_pods_share_a_claim_within_the_quota_of_their_queue(world: World) -> None:
+    """A claim of pods counts once, also after a restart, until the last one ends. Then another queue gets it."""
+    cluster = world.cluster
+    await world.nodes("n1", devices=4)
+    await cluster.create_all([queue("q", cards={H200: 2}, capability=CAPABILITY), template("one")])
+    await cluster.create_all(
+        [queue("other", cards={H200: 1}, capability=CAPABILITY), claim("shared", exactly()), claim("own", exactly())]
+    )
+    members = [claiming(f"g-{index}", claims=["shared"], group="g") for index in range(3)]
+    await cluster.create_all([pod_group("g", queue="q", members=3), *members])
+    running = {"g-0", "g-1", "g-2", "x", "y"}
+    async with world.daemon() as daemon:
+        await until_running(cluster, running - {"x", "y"})
+        await cluster.create_all(
+            [claiming("x", claims=["shared"], queue="q"), claiming("y", claims=["own"], queue="q")]
+        )
+        await until_running(cluster, running)
+        await cluster.create_all(
+            [claiming("waits", "one", queue="q"), claiming("late", claims=["shared"], queue="other")]
+        )
+        await until(cluster, "pods", "waits", status=message("quota"))
+        await until(cluster, "pods", "late", status=message("is charged to queue q"))
+        assert await daemon.stop() == 0
+    async with world.daemon() as daemon:
+        for name in ("g-0", "g-1", "g-2"):  # the claim has the gang's first pod as first consumer
+            await world.kubelet.finish(name, namespace=cluster.namespace)
+        await until(cluster, "resourceclaims", "shared", status={"reservedFor": [{"name": "x"}]})
+        await until(cluster, "pods", "waits", status=message("quota"))
+        assert not (await cluster.get("pods", "late"))["spec"].get("nodeName")
+        await world.kubelet.finish("x", namespace=cluster.namespace)
+        await until_running(cluster, {"y", "waits", "late"})
+        await world.end(daemon, "y", "waits", "late")
+
+
+async def test_a_pod_has_devices_of_two_cards(world: World) -> None:
+    """Both are charged, also after a restart."""
+    cluster, driver = world.cluster, world.driver
+    await cluster.create(node("n1", cpu=64))
+    await driver.publish("n1", [gpu("a"), gpu("b"), gpu("c", H100), gpu("d", H100)])
+    product = f'device.attributes["{GPU}"].productName'
+    small, large = (exactly(**selected(f'{product} == "NVIDIA {model}"')) for model in ("H100", "H200"))
+    await cluster.create_all([queue("q", cards={H200: 2, H100: 1}, capability=CAPABILITY)])
+    await cluster.create_all([template("small", small), template("large", large)])
+    await cluster.create(claiming("both", "small", "large", queue="q"))
+    async with world.daemon() as daemon:
+        await until_running(cluster, {"both"})
+        assert sorted((await held(cluster))["both"]) == ["n1/a", "n1/c"]
+        assert await daemon.stop() == 0
+    await cluster.create_all([claiming("one", "large", queue="q"), claiming("waits", "small", queue="q")])
+    async with world.daemon() as daemon:
+        await until_running(cluster, {"both", "one"})
+        await until(cluster, "pods", "waits", status=message("quota"))
+        await finish(cluster, world.kubelet, ["both"])
+        await until_running(cluster, {"one", "waits"})
+        await world.end(daemon, "one", "waits")
+
+
 async def test_a_preemptor_gets_the_devices_of_its_victims(world: World) -> None:
     cluster = world.cluster
     await world.nodes("n1", "n2")
