@@ -65,8 +65,7 @@ class ClusterState:
     ) -> None:
         """`waits_for_groups`: pods that name no group wait for the PodGroup that a controller makes."""
         self.scheduler_names = frozenset(scheduler_names)
-        self.default_queue = default_queue
-        self.term_limits = term_limits
+        self.default_queue, self.term_limits = default_queue, term_limits
         self.waits_for_groups = waits_for_groups
         self.columns = ResourceColumns()
         self.nodes = NodeTable(self.columns.width)
@@ -170,8 +169,7 @@ class ClusterState:
             match_width=self._match_width,
             waits_for_groups=waits_for_groups,
         )
-        self.tasks = self._pod_table.tasks
-        self.confirmed = self._pod_table.confirmed
+        self.tasks, self.confirmed = self._pod_table.tasks, self._pod_table.confirmed
         self.assume_device_notes = self._pod_table.assume_device_notes
 
         self._handlers = self._handlers_of_kinds()

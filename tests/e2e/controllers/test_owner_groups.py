@@ -140,7 +140,7 @@ async def _lose_the_owner(control_plane: ControlPlane, folder: Path) -> None:
         leader["metadata"]["annotations"] = {"leaderworkerset.sigs.k8s.io/size": "3"}
         await admin.create(leader)
         await _eventually(partial(_specs, admin, "minMember"), {"j": 1, "l-0-r1": 3})
-        text = "JobSet.jobset.x-k8s.io/v1alpha2 */j cannot be read: the gang of j-? has minMember 1"
+        text = "JobSet.jobset.x-k8s.io/v1alpha2 */j cannot be read: the gang of j-* has minMember 1"
         await until(admin, "events", reason="OwnerUnreadable", type="Warning", message=text, count=1)
         await _eventually(partial(_annotations, admin, GROUP_NAME), ["j", "j", "l-0-r1"])
 

@@ -21,6 +21,8 @@ def waiting(text: str) -> VectorHarness:
 def test_a_pod_waits_for_the_group_that_the_controllers_make_and_starts_with_its_gang() -> None:
     h = waiting("pod -/a cpu=1")
     h.step()
+    assert "a" not in h.reasons, "the controllers need a moment"
+    h.settle_for(6)
     assert h.reasons["a"] == ("GangPending", "")
     assert h.pod_message("a") == "waiting for the PodGroup that the controllers make"
     # The annotation comes first, and then the PodGroup and the other pod.
