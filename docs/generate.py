@@ -197,8 +197,9 @@ def job_plugins_page() -> str:
         "",
         "`spec.plugins` of a Job maps a plugin to its arguments. Accepted spellings are those of Go: `--name=value`,",
         "`--name value`, `-name=value`, and `--name` for an argument that is true or false. The first word that is not",
-        "an argument of the plugin ends the list; it and the words behind it have no effect. Admission and",
-        "`capcard-sched validate` reject them; a stored Job runs, with one event `PluginArgumentIgnored` for each.",
+        "an argument of the plugin ends the list; it and the words behind it have no effect. A number out of range",
+        "counts as the default. The Job runs: admission and `capcard-sched validate` warn of each such word, and it",
+        "has the event `PluginArgumentIgnored`.",
         "",
     ]
     for name, plugin in JOB_PLUGINS.items():
@@ -208,8 +209,7 @@ def job_plugins_page() -> str:
             lines += ["| Argument | Accepted | Default | Effect |", "|---|---|---|---|"]
         for argument, row in plugin.arguments.items():
             default = "-" if row.default == "" else f"`{str(row.default).lower()}`"
-            lenient = "; other numbers count as the default" if row.is_lenient else ""
-            lines.append(f"| `--{argument}` | {row.form}{lenient} | {default} | {row.effect} |")
+            lines.append(f"| `--{argument}` | {row.form} | {default} | {row.effect} |")
         lines += [""] if plugin.arguments else []
     return "\n".join(lines).rstrip() + "\n"
 

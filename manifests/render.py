@@ -12,6 +12,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -181,7 +182,22 @@ class _Plain(yaml.SafeDumper):
 def install(rendered: dict[Path, str]) -> str:
     """Everything of manifests/kustomization.yaml in one file, comments too; `rendered` goes before what is on disk."""
     texts = [rendered.get(file) or file.read_text("utf-8") for file in resources(MANIFESTS)]
+    for patch in yaml.safe_load((MANIFESTS / "kustomization.yaml").read_text("utf-8"))["patches"]:
+        texts = [with_arguments(text, patch) for text in texts]
     return GENERATED.format(source="manifests/kustomization.yaml") + "---\n" + "---\n".join(texts)
+
+
+def with_arguments(text: str, patch: dict[str, Any]) -> str:
+    """A manifest, with the arguments that a patch adds if it is the object of the patch."""
+    target = patch["target"]
+    if not re.search(rf"(?m)^kind: {target['kind']}\nmetadata:\n  name: {target['name']}$", text):
+        return text
+    for operation in yaml.safe_load(patch["patch"]):
+        if (operation["op"], operation["path"]) != ("add", "/spec/template/spec/containers/0/args/-"):
+            raise ValueError(f"manifests/kustomization.yaml: a patch that is not known here: {operation}")
+        added = rf"\g<0>\g<1>- {operation['value']}\n"
+        text = re.sub(r"(?m)^( +)args:\n(?:\1- .*\n)+", added, text, count=1)
+    return text
 
 
 def template(source: str, condition: str, rendered: dict[Path, str]) -> str:

@@ -93,6 +93,10 @@ class Options(LeaderOptions):
     """How long a gang with bound pods that never had its minimum, for example after its leader was killed, is scheduled
     before all other jobs. Its bound pods are evicted afterwards. 0: never."""
 
+    wait_for_podgroups: Annotated[bool, switch(SCHEDULING)] = False
+    """A pod that names no PodGroup waits until the controllers have made one: no pod of a gang starts before that. For
+    clusters in which the PodGroup controller runs. By default such a pod is a job of its own."""
+
     pod_pending_reasons: Annotated[Literal["precise", "volcano"], flag(SCHEDULING)] = "precise"
     """Reasons of the pod condition PodScheduled. precise: Unschedulable, for which cluster autoscalers add nodes, only
     for pods that have quota and lack nodes; docs/autoscaling.md has the others. volcano: those of Volcano."""

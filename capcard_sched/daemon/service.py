@@ -129,6 +129,7 @@ class Service:
             session_deadline=options.session_deadline,
             half_gang_timeout=options.half_gang_timeout,
             autoscaling=options.autoscaling,
+            waits_for_groups=options.wait_for_podgroups,
         )
         if options.record is not None:
             self._recording = Recording(
@@ -139,6 +140,7 @@ class Service:
                 term_limits=limits,
                 half_gang_timeout=options.half_gang_timeout,
                 autoscaling=options.autoscaling,
+                waits_for_groups=options.wait_for_podgroups,
                 on_end=self._recording_ended,
             )
         self._thread = SchedulerThread(

@@ -81,13 +81,15 @@ class Core:
         session_deadline: float = 0.0,
         half_gang_timeout: float = HALF_GANG_SECONDS,
         autoscaling: AutoscalingOptions = DEFAULT_AUTOSCALING,
+        waits_for_groups: bool = False,
     ) -> None:
         """`timer` returns seconds for the report's timings, None for no timings.
 
         It decides nothing, except with a `session_deadline` above 0, in seconds: see `SessionDeadline`.
         `half_gang_timeout`: seconds, as of `HalfGangs`. `calls_webhooks`: whether plugins may call webhooks.
+        `waits_for_groups`: as of `ClusterState`.
         """
-        self._state = ClusterState(scheduler_names, default_queue, term_limits)
+        self._state = ClusterState(scheduler_names, default_queue, term_limits, waits_for_groups=waits_for_groups)
         #: The plugins and actions that a scheduler-conf can name.
         self.registry = registry
         self._timer, self._session_deadline = timer, session_deadline
@@ -124,6 +126,7 @@ class Core:
             term_limits=state.term_limits,
             half_gang_timeout=self._half_gangs.timeout,
             autoscaling=self._autoscaling,
+            waits_for_groups=state.waits_for_groups,
         )
         if progress is not None:
             core._resume(progress)

@@ -32,8 +32,6 @@ class Argument(NamedTuple):
     effect: str
     #: Greatest value of a number; the least is 1.
     most: int = 0
-    #: A number outside of its bounds is a warning, and counts as the default.
-    is_lenient: bool = False
 
     @property
     def form(self) -> str:
@@ -54,8 +52,8 @@ class JobPluginRow(NamedTuple):
     needs: tuple[str, ...] = ()
 
 
-def _port(default: int, effect: str, *, is_lenient: bool = False) -> Argument:
-    return Argument(default, effect, _MOST_PORT, is_lenient)
+def _port(default: int, effect: str) -> Argument:
+    return Argument(default, effect, _MOST_PORT)
 
 
 def _role(name: str) -> Argument:
@@ -82,7 +80,7 @@ JOB_PLUGINS: Final[Mapping[str, JobPluginRow]] = {
             "ssh-key-file-path": Argument("/root/.ssh", "folder of the keys in every container"),
             "ssh-private-key": Argument("", "private key; with the public key, replaces the generated pair"),
             "ssh-public-key": Argument("", "public key"),
-            "ssh-port": _port(22, "port of each host in the client configuration", is_lenient=True),
+            "ssh-port": _port(22, "port of each host in the client configuration"),
             "no-root": Argument(False, "no effect: ssh-key-file-path is the folder of the keys"),
         },
     ),
@@ -138,8 +136,6 @@ class IgnoredArgument(NamedTuple):
     place: int
     message: str
     accepted: str
-    #: The plugin has a default for such values, so that admission accepts the Job.
-    is_warning: bool = False
 
 
 class PluginArguments(NamedTuple):
@@ -210,7 +206,7 @@ def parse_plugin_arguments(plugin: str, words: Iterable[str]) -> PluginArguments
             break
         values[name] = argument.default
         message = f"{message}: {argument.default} is used"
-        ignored.append(IgnoredArgument(index, message, argument.form, argument.is_lenient))
+        ignored.append(IgnoredArgument(index, message, argument.form))
     cause = _shown(given[ignored[-1].place]) if ignored else quoted("--")
     ignored += [
         IgnoredArgument(

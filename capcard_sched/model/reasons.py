@@ -202,6 +202,7 @@ NODE_NOT_READY = Reason("NodeNotReady", "{detail}")
 TWO_POD_GROUPS = Reason("TwoPodGroups", "{detail}")
 OTHER_SCHEDULER = Reason("OtherScheduler", "{detail}")
 KUBE_GROUP_MISSING = Reason("PodGroupNotFound", "waiting for PodGroup {name} of scheduling.k8s.io")
+AUTOMATIC_GROUP_MISSING = Reason("PodGroupNotFound", "waiting for the PodGroup that the controllers make")
 KUBE_GROUP_INCOMPLETE = Reason("NotEnoughPods", "{valid}/{minimum} pods of PodGroup {name} exist")
 KUBE_GROUP_NOT_BOUND = Reason("MinimumNotBound", "{bound} of minCount {minimum} pods are bound{detail}")
 NOT_ENOUGH_TASKS = Reason(

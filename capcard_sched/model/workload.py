@@ -25,7 +25,7 @@ WORKLOAD_KINDS: Final = {
 #: Kind of a PodGroup of `scheduling.k8s.io`, as kubectl takes it.
 KUBE_KIND: Final = "podgroup.scheduling.k8s.io"
 #: Prefix of the PodGroups that controllers create for pods without one; the owner's uid follows.
-_MADE_GROUP: Final = "podgroup-"
+MADE_GROUP: Final = "podgroup-"
 #: Label of a Deployment's pods; its value is part of their names.
 _TEMPLATE_HASH: Final = "pod-template-hash"
 #: Labels with the name of a batch Job, the newer first.
@@ -55,12 +55,12 @@ def is_of_vcjob(job: Job) -> bool:
 
 def has_no_group_of_its_own(job: Job, task: Task) -> bool:
     """Whether a pod has no PodGroup, or one that a controller created for this pod alone."""
-    return job.implicit or job.name == f"{_MADE_GROUP}{task.uid}"
+    return job.implicit or job.name == f"{MADE_GROUP}{task.uid}"
 
 
 def has_made_group(job: Job) -> bool:
     """Whether a controller creates the PodGroup of a job, and deletes it with the pods."""
-    return is_of_vcjob(job) or job.name.startswith(_MADE_GROUP)
+    return is_of_vcjob(job) or job.name.startswith(MADE_GROUP)
 
 
 def workload_of(job: Job) -> str:

@@ -56,11 +56,17 @@ class ClusterState:
     """Nodes, tasks, jobs and queues. `apply` takes deltas in any order; placements go through `place` and `unplace`."""
 
     def __init__(
-        self, scheduler_names: Iterable[str], default_queue: str, term_limits: TermLimits = DEFAULT_TERM_LIMITS
+        self,
+        scheduler_names: Iterable[str],
+        default_queue: str,
+        term_limits: TermLimits = DEFAULT_TERM_LIMITS,
+        *,
+        waits_for_groups: bool = False,
     ) -> None:
+        """`waits_for_groups`: pods that name no group wait for the PodGroup that a controller makes."""
         self.scheduler_names = frozenset(scheduler_names)
-        self.default_queue = default_queue
-        self.term_limits = term_limits
+        self.default_queue, self.term_limits = default_queue, term_limits
+        self.waits_for_groups = waits_for_groups
         self.columns = ResourceColumns()
         self.nodes = NodeTable(self.columns.width)
         self.classes = ClassTable(self.columns, term_limits)
@@ -161,9 +167,9 @@ class ClusterState:
             invalid=self._invalid,
             ignored_edits=self.ignored_edits,
             match_width=self._match_width,
+            waits_for_groups=waits_for_groups,
         )
-        self.tasks = self._pod_table.tasks
-        self.confirmed = self._pod_table.confirmed
+        self.tasks, self.confirmed = self._pod_table.tasks, self._pod_table.confirmed
         self.assume_device_notes = self._pod_table.assume_device_notes
 
         self._handlers = self._handlers_of_kinds()

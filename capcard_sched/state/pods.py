@@ -18,6 +18,7 @@ from capcard_sched.model.pod_facts import FactsReader
 from capcard_sched.model.quantity import QuantityError
 from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, TaskStatus
 from capcard_sched.model.unsupported import foreign_gates
+from capcard_sched.model.workload import MADE_GROUP
 from capcard_sched.state.classes import SharedLabels
 from capcard_sched.state.decode import assign, differs
 from capcard_sched.state.invalid_objects import describe_edits, fixed_notes
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from capcard_sched.state.kube_groups import KubeGroups
     from capcard_sched.state.node_cache import NodeCache
 
-#: Prefix of the PodGroups that controllers create for pods without one; a uid follows.
-_AUTOMATIC_GROUP = "podgroup-"
 #: Statuses of an evicted pod's object before its deletion timestamp arrives.
 _LIVE = frozenset({TaskStatus.PENDING, TaskStatus.BOUND, TaskStatus.RUNNING})
 #: Facts that a task takes over under the same name, whenever its pod changes.
@@ -66,6 +65,7 @@ class PodTable:
         invalid: InvalidObjects,
         ignored_edits: IgnoredEdits,
         match_width: Callable[[], None],
+        waits_for_groups: bool,
     ) -> None:
         self._scheduler_names = scheduler_names
         self._classes = classes
@@ -77,6 +77,7 @@ class PodTable:
         self._invalid = invalid
         self._ignored_edits = ignored_edits
         self._match_width = match_width
+        self._waits_for_groups = waits_for_groups
         self.tasks: dict[str, Task] = {}
         #: Tasks whose binding the watch has confirmed since the last read of this list.
         self.confirmed: list[Task] = []
@@ -141,6 +142,18 @@ class PodTable:
             and not self._nodes.is_closed_by(namespace, pod.name)
         )
 
+    def _job_key_of(self, pod: PodObject, facts: PodFacts, ref: ObjectRef, *, ours: bool) -> tuple[str, str | None]:
+        """The key of the job of a pod, "" for none, and the queue that a pod without a group of its own requests.
+
+        A pod that waits for the controllers requests none: its PodGroup is missing.
+        """
+        own_group = f"{MADE_GROUP}{facts.controller_uid or ref.uid}" if ours else ""
+        group = _group_of(facts, ours=ours) or own_group
+        job_key = f"{ref.namespace}/{group}" if group else ""
+        # Controllers annotate a pod with the group they create for it; such a pod names no group of its own.
+        is_groupless = ours and group == own_group and (bool(pod.spec.node_name) or not self._waits_for_groups)
+        return job_key, facts.queue_name if is_groupless else None
+
     def _add_to(self, run: PodRun, pod: PodObject) -> None:
         """Add a new pod to a run."""
         namespace, meta = run.task.namespace, pod.metadata
@@ -180,7 +193,7 @@ class PodTable:
             return
         ref = ObjectRef("Pod", namespace, name, uid)
         facts = self.facts.read(pod)
-        job_key, requested_queue = _job_key_of(facts, ref, ours=ours)
+        job_key, requested_queue = self._job_key_of(pod, facts, ref, ours=ours)
         if known is not None and self._jobs.fixed_queues.live and (known.bound or known.status is TaskStatus.BINDING):
             facts, job_key, requested_queue = self._keep_bound_facts(known, pod, facts, job_key, requested_queue)
         cls = self._class_of(pod, facts, known, ref)
@@ -220,7 +233,7 @@ class PodTable:
         is_noted = self._kube_groups.note(task, facts)
         if task.bound:
             self._deferred.pop(uid, None)
-        if known is None and task.cooldown is None and job_key != f"{namespace}/{_AUTOMATIC_GROUP}{uid}":
+        if known is None and task.cooldown is None and job_key != f"{namespace}/{MADE_GROUP}{uid}":
             self._run = PodRun(pod, task, requested_queue, bound_queue, facts if is_noted else None)
             return
         self._accounting.add(task)
@@ -381,15 +394,6 @@ class PodTable:
             if node_name:
                 known.status, known.node, known.bound = TaskStatus.BOUND, self._nodes.get(node_name), True
             self._accounting.add(known)
-
-
-def _job_key_of(facts: PodFacts, ref: ObjectRef, *, ours: bool) -> tuple[str, str | None]:
-    """The key of the job of a pod, "" for none, and the queue that a pod without a group of its own requests."""
-    own_group = f"{_AUTOMATIC_GROUP}{facts.controller_uid or ref.uid}" if ours else ""
-    group = _group_of(facts, ours=ours) or own_group
-    job_key = f"{ref.namespace}/{group}" if group else ""
-    # Controllers annotate a pod with the group they create for it; such a pod names no group of its own.
-    return job_key, facts.queue_name if ours and group == own_group else None
 
 
 def _group_of(facts: PodFacts, *, ours: bool) -> str:

@@ -71,6 +71,7 @@ class Harness(ClusterObjects):
         term_limits: TermLimits = DEFAULT_TERM_LIMITS,
         session_deadline: float = 0.0,
         autoscaling: AutoscalingOptions = DEFAULT_AUTOSCALING,
+        waits_for_groups: bool = False,
     ) -> None:
         """`plugins`, `actions`: classes to be found by name besides the installed ones; the rest as `Core` takes it."""
         super().__init__()
@@ -83,6 +84,7 @@ class Harness(ClusterObjects):
             calls_webhooks=True,
             session_deadline=session_deadline,
             autoscaling=autoscaling,
+            waits_for_groups=waits_for_groups,
         )
         self._on_commit = on_commit
         self.now = float(EPOCH)

@@ -12,7 +12,6 @@ from capcard_sched.validation.job_structure import task_name, tasks_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from capcard_sched.validation.checks import Severity
     from capcard_sched.validation.inventory import Json
 
 
@@ -26,8 +25,8 @@ def check_job_plugins(spec: Json) -> Iterator[Finding]:
         words = [word for word in raw if isinstance(word, str)] if isinstance(raw, list) else []
         arguments = parse_plugin_arguments(name, words)
         for entry in arguments.ignored:
-            severity: Severity = "warning" if entry.is_warning else "error"
-            yield Finding(severity, f"{field}[{entry.place}]", entry.message, entry.accepted)
+            # A warning: a Job of Volcano runs with them.
+            yield Finding("warning", f"{field}[{entry.place}]", entry.message, entry.accepted)
         if name == "mpi":
             yield from _check_mpi(spec, arguments.values)
 

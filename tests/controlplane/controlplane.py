@@ -63,7 +63,7 @@ class ControlPlane:
 
     Args:
         programs: Folder of the programs (`build.locate`).
-        apiserver_flags: Added to kube-apiserver's.
+        apiserver_flags: Added to kube-apiserver's at its next start.
         audit: Whether requests are logged: `audit()` reads them.
     """
 
@@ -76,7 +76,7 @@ class ControlPlane:
         self.memo: dict[str, Any] = {}
         #: Number of starts of its programs: a readiness result from before a start is void.
         self.starts = 0
-        self._flags = list(apiserver_flags)
+        self.apiserver_flags = list(apiserver_flags)
         self._with_audit = audit
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._kept: frozenset[str] = frozenset()
@@ -212,7 +212,7 @@ class ControlPlane:
                 "--allow-privileged",
                 f"--disable-admission-plugins={_ADMISSION_OFF}",
                 *(audit if self._with_audit else []),
-                *self._flags,
+                *self.apiserver_flags,
             )
         self._wait("kube-apiserver", self.is_ready)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -94,6 +96,29 @@ async def test_a_group_whose_operator_waits_for_its_admission_is_admitted_withou
         await until(cluster, "podgroups", "early", status={"phase": "Inqueue"})
         await cluster.create_all([pod(f"early-{index}", group="early") for index in range(2)])
         await until_bound(cluster, 2)
+
+
+async def test_a_thousand_pods_of_a_standing_failure_have_their_condition_written_once(
+    cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    """Each further node changes the number of nodes in the messages, which are written again after 30 s at most."""
+    size = 1000
+    await cluster.create_all([queue("q", cards={"A10": 8 * size}), gpu_node("n1", "A10", 4), pod_group("g", queue="q")])
+    large = {"cpu": "1", "nvidia.com/gpu": "8"}
+    await cluster.create_all([pod(f"g-{index}", group="g", cards="A10", requests=large) for index in range(size)])
+    lacking = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
+    since, start = control_plane.audited, time.monotonic()
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path) as daemon:
+        await until(cluster, "pods", "g-*", count=size, within=300, status=lacking)
+        for number in range(2, 8):
+            await cluster.create(node(f"n{number}", cpu=1))
+            await daemon.settled()
+        await daemon.stop()
+    rows = [row for row in control_plane.audit(since) if row.resource == "pods" and row.subresource == "status"]
+    writes = Counter(row.name for row in rows if row.user == "scheduler-a" and row.verb == "patch")
+    assert writes.keys() == {f"g-{index}" for index in range(size)}
+    most = 1 + (time.monotonic() - start) // 30
+    assert max(writes.values()) <= most, writes.most_common(3)
 
 
 FAIRSHARE: Final = """

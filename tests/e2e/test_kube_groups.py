@@ -12,24 +12,28 @@ import pytest_asyncio
 
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.manifests import Manifest, node, pod, pod_group, queue
 from tests.controlplane.preparation import prepare
+from tests.controlplane.proxy import Proxy
+from tests.e2e.controllers.server_world import ServerWorld
 from tests.e2e.daemons import Controllers, Daemon
 from tests.e2e.expectations import message, until, until_bound
+from tests.scenarios.controllers.scenario_steps import Player, load_scenarios
 
 _GROUPS = "podgroups.scheduling.k8s.io"
 _API = "scheduling.k8s.io/v1beta1"
+_FLAGS = [
+    "--feature-gates=GenericWorkload=true,TopologyAwareWorkloadScheduling=true",
+    f"--runtime-config={_API}=true",
+]
 
 
 @pytest.fixture(scope="module")
 def serving(programs: Path) -> Iterator[ControlPlane]:
     """An API server with the kind; skipped on a release without it."""
-    flags = [
-        "--feature-gates=GenericWorkload=true,TopologyAwareWorkloadScheduling=true",
-        f"--runtime-config={_API}=true",
-    ]
     try:
-        with ControlPlane(programs, apiserver_flags=flags) as running:
+        with ControlPlane(programs, apiserver_flags=_FLAGS) as running:
             yield running
     except RuntimeError as error:
         pytest.skip(f"this release has no PodGroups of scheduling.k8s.io: {error}")
@@ -189,3 +193,100 @@ async def test_a_group_takes_no_pods_owners_and_claims_of_another_namespace(
 def _in(namespace: str, manifest: Manifest) -> Manifest:
     manifest["metadata"]["namespace"] = namespace
     return manifest
+
+
+_SCENARIOS = load_scenarios(Path(__file__).parent / "kube_groups")
+_PLAYED = """
+actions: "enqueue, allocate, preempt, backfill"
+tiers:
+- plugins: [{name: priority}, {name: gang, enablePreemptable: false}]
+- plugins: [{name: predicates}, {name: capacity-card}, {name: nodeorder}]
+"""
+
+
+async def _play_all(control_plane: ControlPlane, folder: Path) -> dict[str, str]:
+    """The trouble of each scenario, "" for none: all at once, each in its namespace."""
+
+    async def play(name: str) -> str:
+        async with Cluster(control_plane) as client:
+            client.namespace = await client.make_namespace()
+            try:
+                await Player(ServerWorld(client, _no_restart)).run(_SCENARIOS[name])
+            except Exception as error:  # noqa: BLE001 - one scenario does not end the others
+                return "\n".join((f"{name}: {type(error).__name__}: {error}", *getattr(error, "__notes__", ())))
+            return ""
+
+    async with Cluster(control_plane) as admin:
+        await prepare(admin)
+    config = control_plane.kubeconfig_for("scheduler-a")
+    daemon = Daemon(config, folder, "--wait-for-podgroups", conf=_PLAYED)
+    async with daemon, Controllers(config, folder), Kubelet(control_plane, stop_delay=1):
+        return dict(zip(_SCENARIOS, await asyncio.gather(*map(play, _SCENARIOS)), strict=True))
+
+
+async def _no_restart() -> None:
+    raise AssertionError("the controllers are shared")
+
+
+@pytest.fixture(scope="module")
+def troubles(serving: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    try:
+        return asyncio.run(_play_all(serving, tmp_path_factory.mktemp("kube-groups")))
+    finally:
+        serving.wipe()
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("name", _SCENARIOS)
+def test_scenario(troubles: dict[str, str], name: str) -> None:
+    assert not troubles[name], troubles[name]
+
+
+@pytest.mark.timeout(400)
+async def test_a_gang_whose_leader_is_killed_between_its_bindings_is_completed_before_other_jobs(
+    cluster: Cluster, serving: ControlPlane, tmp_path: Path
+) -> None:
+    high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 9}
+    await cluster.create_all([node("n1", cpu=3), high, kube_group("g", 3)])
+    async with Proxy(serving) as proxy:
+        held = proxy.delay("POST", r"/pods/g-\d+/binding$", 600.0, nth=2, times=None)
+        former = Daemon(proxy.kubeconfig_for("scheduler-a"), tmp_path, "--bind-workers=1", name="former")
+        async with former:
+            await cluster.create_all([member(f"g-{index}", "g") for index in range(3)])
+            await cluster.wait_until(lambda: held.strikes == 1, "the second binding", within=60)
+            assert len(await until_bound(cluster, 1)) == 1
+            await cluster.create(pod("newcomer", requests={"cpu": "1"}, priorityClassName="high"))
+            await former.kill()
+    config = serving.kubeconfig_for("scheduler-b")
+    async with Daemon(config, tmp_path, name="next") as daemon, Controllers(config, tmp_path):
+        assert set(await until_bound(cluster, 3)) == {"g-0", "g-1", "g-2"}
+        await until(cluster, _GROUPS, "g", status=condition("True", "Scheduled"))
+        await daemon.settled()
+        assert "newcomer" not in await bound(cluster)
+
+
+@pytest.mark.timeout(400)
+async def test_groups_that_are_served_no_longer_keep_their_running_pods_and_pending_ones_wait(
+    programs: Path, tmp_path: Path
+) -> None:
+    with ControlPlane(programs, apiserver_flags=_FLAGS) as plane:
+        async with Cluster(plane) as client:
+            await prepare(client)
+            client.namespace = await client.make_namespace()
+            config = plane.kubeconfig_for("scheduler-a")
+            await client.create_all([node("n1", cpu=8), kube_group("g", 2)])
+            await client.create_all([member("g-0", "g"), member("g-1", "g"), member("late", "other")])
+            async with Daemon(config, tmp_path, name="before"):
+                await until_bound(client, 2)
+            await asyncio.to_thread(plane.kill_apiserver)
+            plane.apiserver_flags = []
+            plane.memo.pop("resources")
+            await asyncio.to_thread(plane.start)
+            async with Daemon(config, tmp_path, name="after") as daemon:
+                text = "waiting for PodGroup other of scheduling.k8s.io"
+                await until(client, "pods", "late", status=message(text))
+                await daemon.settled()
+                assert await bound(client) == {"g-0", "g-1"}
+                # The API server drops the field of new pods: they are pods without a group.
+                plain_pod = await client.create(member("new", "g"))
+                assert "schedulingGroup" not in plain_pod["spec"]

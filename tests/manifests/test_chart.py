@@ -288,6 +288,25 @@ def test_the_flags_of_a_release_name_its_own_objects(helm: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "values, waits",
+    [
+        ({}, True),
+        ({"controller_enabled_controllers": "*,-gc-controller"}, True),
+        ({"controller_enabled_controllers": "pg-controller"}, True),
+        ({"controller_enabled_controllers": "*,-pg-controller"}, False),
+        ({"controller_enabled_controllers": "job-controller,gc-controller"}, False),
+        ({"controller_enable": False}, False),
+        ({"mode": "beside-volcano"}, False),
+    ],
+)
+def test_pods_wait_for_podgroups_where_the_chart_installs_their_controller(
+    helm: Path, values: Manifest, *, waits: bool
+) -> None:
+    found = container(rendered(helm, {"custom": values}))["args"]
+    assert ("--wait-for-podgroups=true" in found) is waits
+
+
+@pytest.mark.parametrize(
     "custom, words",
     [
         ({"default_queue": "shared"}, "--default-queue=shared"),

@@ -79,7 +79,9 @@ def compare(state: ClusterState, deltas: Sequence[Delta]) -> list[CacheDifferenc
 
 def rebuild(state: ClusterState, deltas: Iterable[Delta]) -> ClusterState:
     """A state with the same settings from a list of all objects. For any thread."""
-    fresh = ClusterState(state.scheduler_names, state.default_queue, state.term_limits)
+    fresh = ClusterState(
+        state.scheduler_names, state.default_queue, state.term_limits, waits_for_groups=state.waits_for_groups
+    )
     fresh.support_claims(state.supports_claims)
     for delta in deltas:
         fresh.apply(delta)

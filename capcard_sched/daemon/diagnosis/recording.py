@@ -75,6 +75,7 @@ class Header(_Record, frozen=True):
     half_gang_timeout: float = 0.0
     #: The reasons of Volcano, as before the field existed.
     autoscaling: AutoscalingOptions = AutoscalingOptions(precise_reasons=False)
+    waits_for_groups: bool = False
 
 
 class ConfUsed(_Record, frozen=True):
@@ -164,6 +165,7 @@ class Recording:
         term_limits: TermLimits = DEFAULT_TERM_LIMITS,
         half_gang_timeout: float = HALF_GANG_SECONDS,
         autoscaling: AutoscalingOptions = DEFAULT_AUTOSCALING,
+        waits_for_groups: bool = False,
         max_bytes: int = DEFAULT_MAX_BYTES,
         on_end: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.time,
@@ -184,7 +186,8 @@ class Recording:
         self._written = 0
         self._packer = zlib.compressobj(6, zlib.DEFLATED, _GZIP_BITS) if path.suffix == ".gz" else None
         names = tuple(scheduler_names)
-        header = Header(FORMAT, __version__, clock(), names, default_queue, term_limits, half_gang_timeout, autoscaling)
+        parameters = names, default_queue, term_limits, half_gang_timeout, autoscaling, waits_for_groups
+        header = Header(FORMAT, __version__, clock(), *parameters)
         self._put(header)
         self.conf(conf)
         self._thread = threading.Thread(target=self._run, name="recording", daemon=True)

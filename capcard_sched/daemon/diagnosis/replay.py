@@ -180,6 +180,7 @@ class _Replay:
                 term_limits=header.term_limits,
                 half_gang_timeout=header.half_gang_timeout,
                 autoscaling=header.autoscaling,
+                waits_for_groups=header.waits_for_groups,
                 calls_webhooks=True,
             )
         elif self._other is None:

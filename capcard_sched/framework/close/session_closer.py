@@ -49,6 +49,7 @@ from capcard_sched.model.status import (
     TaskStatus,
 )
 from capcard_sched.model.timestamps import format_timestamp
+from capcard_sched.model.workload import MADE_GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Sequence
@@ -124,7 +125,8 @@ class SessionCloser:
         for job in jobs:
             if job.uid:
                 self._close_job(session, job, intents, unwritten=job.key in unwritten, admitted=job.key in admitted)
-            elif job.key in groupless or job.pending:
+            # The controllers make a PodGroup in a moment: a condition until then would be a write for each pod.
+            elif job.key in groupless or (job.pending and not job.name.startswith(MADE_GROUP)):
                 self._close_pods(session, job, intents, is_early=job.key not in groupless)
         self._pod_conditions.renew(session, claimed, self._events, intents)
         for job in skipped:

@@ -20,12 +20,12 @@ from cryptography import x509
 from capcard_sched.daemon.admission.certificates import ServingCertificate, ensure_certificate, renewed
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import load_connection
-from capcard_sched.model.annotations import CARD_QUOTA, QUEUE_ALLOCATION_GATE
+from capcard_sched.model.annotations import CARD_QUOTA, POD_QUEUE_NAME, QUEUE_ALLOCATION_GATE
 from tests.controlplane.cluster import Cluster, RequestError
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import Manifest, deployment, gpu_node, plain, pod, pod_group, queue
 from tests.e2e.admission.server import NAME, Admission, serving
-from tests.e2e.daemons import Daemon
+from tests.e2e.daemons import Controllers, Daemon
 from tests.e2e.expectations import until, until_bound
 from tests.e2e.rbac.installed import SYSTEM, Audit
 from tests.manifests.documents import overlay
@@ -122,6 +122,41 @@ async def test_a_pod_that_asks_for_it_gets_the_queue_gate_until_its_queue_admits
         assert [row["reason"] for row in second["status"]["conditions"]] == ["SchedulingGated"]
         await cluster.delete("pods", "first")
         await until_bound(cluster, {"second"})
+
+
+async def test_pods_of_jobs_and_deployments_with_the_annotation_get_the_queue_gate_until_their_queue_admits_them(
+    cluster: Cluster, admission: Admission, workloads: None, tmp_path: Path
+) -> None:
+    admission.kill()
+    await admission.start("--feature-gates=SchedulingGatesQueueAdmission=true")
+    await cluster.create(queue("team", cards={"A10": 2}, capability={"cpu": "64", "memory": "64Gi"}))
+    await cluster.create(gpu_node("n1", "A10", 8))
+    notes = {QUEUE_ALLOCATION_GATE: "true", "volcano.sh/card.name": "A10"}
+    resources = {"requests": {"cpu": "1", "nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}}
+    spec = {"schedulerName": "capcard-sched", "containers": [{"name": "c", "image": "c:1", "resources": resources}]}
+    named = {"metadata": {"annotations": {**notes, POD_QUEUE_NAME: "team"}}, "spec": spec}
+    train = job("train", queue="team")
+    train["spec"]["tasks"][0] |= {"replicas": 1, "template": {"metadata": {"annotations": notes}, "spec": spec}}
+    await eventually_accepted(cluster, train)
+    chat = deployment("chat", 1, named)
+    chat["metadata"]["annotations"] = {POD_QUEUE_NAME: "team"}
+    await cluster.create(chat)
+    gated = {"schedulingGates": [{"name": QUEUE_ALLOCATION_GATE}], "nodeName": None}
+    await until(cluster, "pods", "chat-*", spec=gated)
+    config = cluster.control_plane.kubeconfig
+    async with Daemon(config, tmp_path) as daemon, Controllers(config, tmp_path):
+        bound = await until_bound(cluster, 2)
+        assert {name.partition("-")[0] for name in bound} == {"train", "chat"}
+        for name in bound:  # they were gated: the removal is an event
+            await until(cluster, "events", reason="SchedulingGateRemoved", involvedObject={"name": name}, count=1)
+        await cluster.patch("deployments", "chat", {"spec": {"replicas": 2}})
+        await until(cluster, "pods", "chat-*", count=1, spec=gated)
+        await until(cluster, "events", reason="InsufficientScalarQuota")
+        await daemon.settled()
+        assert set(await cluster.bound()) == set(bound)
+        await until(cluster, "pods", "chat-*", count=1, spec=gated)
+        await cluster.patch("queues", "team", {"metadata": {"annotations": {CARD_QUOTA: '{"A10": 3}'}}})
+        await until_bound(cluster, 3)
 
 
 async def eventually_accepted(cluster: Cluster, manifest: Manifest) -> None:

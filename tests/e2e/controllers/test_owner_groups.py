@@ -19,6 +19,7 @@ from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import Manifest
 from tests.controlplane.preparation import prepare
+from tests.e2e.controllers.definitions import open_kind
 from tests.e2e.daemons import QUICK_ELECTION, Controllers
 from tests.e2e.expectations import until
 from tests.e2e.rbac.installed import SYSTEM, account, flags_of, install
@@ -27,22 +28,6 @@ from tests.manifests.documents import MANIFESTS
 _ACCOUNT = "capcard-sched-controllers"
 _LIMIT = 60.0
 _GROUP = "jobset.x-k8s.io"
-_OPEN = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-
-
-def _definition(group: str, version: str, kind: str) -> Manifest:
-    plural, approval = f"{kind.lower()}s", "https://github.com/kubernetes-sigs/jobset"
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{group}", "annotations": {"api-approved.kubernetes.io": approval}},
-        "spec": {
-            "group": group,
-            "scope": "Namespaced",
-            "names": {"plural": plural, "singular": kind.lower(), "kind": kind, "listKind": f"{kind}List"},
-            "versions": [{"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": _OPEN}}],
-        },
-    }
 
 
 def _job_set(replicas: int) -> Manifest:
@@ -70,14 +55,16 @@ async def _eventually(check: Callable[[], Awaitable[Any]], wanted: Any) -> None:
 
 @asynccontextmanager
 async def _running(
-    control_plane: ControlPlane, folder: Path, definition: Manifest, owner: Manifest, *flags: str
+    control_plane: ControlPlane, folder: Path, definition: Manifest, owner: Manifest, *flags: str, rights: bool = True
 ) -> AsyncIterator[Cluster]:
-    """The installed controllers on an API server that has a kind and one object of it."""
+    """The installed controllers on an API server that has a kind and one object of it. `rights`: to read the kind."""
     async with Cluster(control_plane) as admin:
         await prepare(admin)
         await admin.wipe()
         await admin.make_namespace(SYSTEM)
         await install(admin, MANIFESTS / "controllers")
+        if not rights:
+            await _withdraw(admin, definition["spec"]["group"])
         given = [*await flags_of(admin, _ACCOUNT), *QUICK_ELECTION, *flags]
         controllers = Controllers(await account(admin, _ACCOUNT), folder, *given, name="controllers")
         admin.namespace = await admin.make_namespace()
@@ -99,6 +86,15 @@ async def _running(
             await admin.wipe()
 
 
+async def _withdraw(admin: Cluster, group: str) -> None:
+    """No role grants the controllers anything of an API group."""
+    for role in await admin.list("clusterroles"):
+        if role["metadata"]["name"].startswith("capcard-sched"):
+            rules = [rule for rule in role["rules"] if group not in rule["apiGroups"]]
+            if rules != role["rules"]:
+                await admin.patch("clusterroles", role["metadata"]["name"], {"rules": rules})
+
+
 async def _specs(admin: Cluster, *fields: str) -> dict[str, Any]:
     """Fields of PodGroups by name; of one field its value."""
     found = await admin.list("podgroups.scheduling.volcano.sh")
@@ -117,7 +113,7 @@ async def _owner_kinds(admin: Cluster) -> list[str]:
 
 async def _follow_job_set(control_plane: ControlPlane, folder: Path) -> None:
     labels = {f"jobset.sigs.k8s.io/{key}": value for key, value in (("jobset-name", "j"), ("replicatedjob-name", "w"))}
-    definition = _definition(_GROUP, "v1alpha2", "JobSet")
+    definition = open_kind(_GROUP, "JobSet", "v1alpha2")
     async with _running(control_plane, folder, definition, _job_set(2)) as admin:
         await admin.create_all([_pod("j-0", labels), _pod("j-1", labels)])
         await _eventually(partial(_specs, admin, "minMember"), {"j": 2})
@@ -130,6 +126,33 @@ async def _follow_job_set(control_plane: ControlPlane, folder: Path) -> None:
 @pytest.mark.timeout(300)
 def test_a_job_set_is_a_gang_that_follows_it(control_plane: ControlPlane, tmp_path: Path) -> None:
     asyncio.run(_follow_job_set(control_plane, tmp_path))
+
+
+async def _lose_the_owner(control_plane: ControlPlane, folder: Path) -> None:
+    async with _running(
+        control_plane, folder, open_kind(_GROUP, "JobSet", "v1alpha2"), _job_set(5), rights=False
+    ) as admin:
+        labels = {"jobset.sigs.k8s.io/jobset-name": "j", "jobset.sigs.k8s.io/replicatedjob-name": "w"}
+        await admin.create_all([_pod("j-0", labels), _pod("j-1", labels)])
+        # By the labels alone: a gang of one pod, and by the annotation of LeaderWorkerSet one of the size.
+        replica = {f"leaderworkerset.sigs.k8s.io/{key}": value for key, value in _REPLICA.items()}
+        leader = _pod("l-0", replica)
+        leader["metadata"]["annotations"] = {"leaderworkerset.sigs.k8s.io/size": "3"}
+        await admin.create(leader)
+        await _eventually(partial(_specs, admin, "minMember"), {"j": 1, "l-0-r1": 3})
+        text = "JobSet.jobset.x-k8s.io/v1alpha2 */j cannot be read: the gang of j-* has minMember 1"
+        await until(admin, "events", reason="OwnerUnreadable", type="Warning", message=text, count=1)
+        await _eventually(partial(_annotations, admin, GROUP_NAME), ["j", "j", "l-0-r1"])
+
+
+_REPLICA = {"name": "l", "group-index": "0", "worker-index": "0", "template-revision-hash": "r1"}
+
+
+@pytest.mark.timeout(300)
+def test_a_gang_whose_owner_may_not_be_read_has_the_numbers_of_its_labels(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    asyncio.run(_lose_the_owner(control_plane, tmp_path))
 
 
 #: A row of a user: the one that the documentation has.
@@ -170,7 +193,7 @@ async def _follow_trainer(control_plane: ControlPlane, folder: Path) -> None:
     right = {"apiGroups": ["example.com"], "resources": ["trainers"], "verbs": ["get", "list", "watch"]}
     labels = {"example.com/trainer": "t", "example.com/role": "worker"}
     flag = f"--owner-groups={file}"
-    async with _running(control_plane, folder, _definition("example.com", "v1", "Trainer"), _trainer(3), flag) as admin:
+    async with _running(control_plane, folder, open_kind("example.com", "Trainer", "v1"), _trainer(3), flag) as admin:
         # Without the right to read the kind, a gang has one pod, and an event has the cause.
         await admin.create(_pod("early", {**labels, "example.com/trainer": "unread"}))
         await until(admin, "events", reason="OwnerUnreadable", message="*Trainer*unread*")

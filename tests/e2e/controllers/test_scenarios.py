@@ -6,36 +6,26 @@ The controllers run as manifests/controllers installs them: their account has th
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from capcard_sched.controllers.owner_rules import built_in_rules
-from tests.controlplane.cluster import ALL, Cluster, RequestError
+from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.manifests import Manifest, node
-from tests.controlplane.preparation import prepare
+from tests.controlplane.preparation import prepare, wait_until_watched
 from tests.e2e.admission.server import Admission
 from tests.e2e.conftest import WORKLOAD_CONTROLLERS
+from tests.e2e.controllers.definitions import of_operators
+from tests.e2e.controllers.server_world import ServerWorld
 from tests.e2e.daemons import QUICK_ELECTION, Controllers, Daemon
 from tests.e2e.rbac.installed import SYSTEM, Audit, Right, account, flags_of, granted_by, install
 from tests.manifests.documents import MANIFESTS
 from tests.scenarios.controllers.scenario_steps import CONF, GRACE, Player, Step, load_scenarios
 
-#: Seconds for which an expectation may take, and for which a state must last.
-_LIMIT, _HELD = 90.0, 1.0
-_EVERY: Final = 0.4
-_RESOURCES: Final = {
-    "Job": "jobs.batch.volcano.sh",
-    "CronJob": "cronjobs.batch.volcano.sh",
-    "BatchJob": "jobs.batch",
-    "Event": "events",
-}
 _ACCOUNT: Final = "capcard-sched-controllers"
 #: Rights of which the use cannot be brought about here, or by chance only.
 RARE = {
@@ -61,13 +51,8 @@ RARE = {
         )
     ),
     Right("events", "patch"),
-    # Kinds of operators: test_owner_groups.py has one.
-    *(
-        Right(kind.resource, verb, kind.api_kind.group)
-        for rule in built_in_rules()
-        for kind in rule.owners
-        for verb in ("get", "watch")
-    ),
+    # Kinds of operators are watched.
+    *(Right(kind.resource, "get", kind.api_kind.group) for rule in built_in_rules() for kind in rule.owners),
 }
 _SCENARIOS: Final = {**load_scenarios(), **load_scenarios(Path(__file__).parent)}
 
@@ -97,80 +82,12 @@ class Processes:
             await self.controllers.stop()
 
 
-class ServerWorld:
-    """A namespace of an API server that other scenarios share."""
-
-    def __init__(self, cluster: Cluster, processes: Processes) -> None:
-        self._cluster = cluster
-        self._processes = processes
-        self.namespace = cluster.namespace
-
-    async def until(self, check: Callable[[], Awaitable[str]]) -> None:
-        deadline = time.monotonic() + _LIMIT
-        while problem := await check():
-            assert time.monotonic() < deadline, problem
-            await asyncio.sleep(_EVERY)
-
-    async def hold(self, check: Callable[[], Awaitable[str]]) -> None:
-        deadline = time.monotonic() + _HELD
-        while time.monotonic() < deadline:
-            problem = await check()
-            assert not problem, problem
-            await asyncio.sleep(_EVERY)
-
-    async def create(self, manifest: Manifest) -> None:
-        async def problem() -> str:
-            try:
-                await self._cluster.create(manifest)
-            except RequestError as error:
-                if error.status == 403:  # admission has yet to see the queue, or that it is open
-                    return str(error)
-                raise
-            return ""
-
-        await self.until(problem)
-
-    async def rejection(self, manifest: Manifest) -> str:
-        kind: str = manifest["kind"]
-        path = await self._cluster.path(_RESOURCES.get(kind, kind))
-        try:
-            await self._cluster.request("POST", path, params={"dryRun": "All"}, body=manifest)
-        except RequestError as error:
-            return error.message
-        return ""
-
-    async def patch(self, kind: str, name: str, body: Manifest) -> None:
-        await self._cluster.patch(_RESOURCES.get(kind, kind), name, body)
-
-    async def delete(self, kind: str, name: str) -> None:
-        await self._cluster.delete(_RESOURCES.get(kind, kind), name, grace=None)
-
-    async def finish(self, pod: str, code: int) -> None:
-        ended = {"exitCode": code, "finishedAt": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
-        row = {"name": "main", "image": "main:1", "imageID": "", "ready": False, "restartCount": 0}
-        status = {
-            "phase": "Failed" if code else "Succeeded",
-            "containerStatuses": [{**row, "state": {"terminated": ended}}],
-        }
-        try:
-            await self._cluster.patch("pods", pod, {"status": status}, subresource="status")
-        except RequestError as error:
-            if error.status != 404:  # its grace period is over
-                raise
-
-    async def list(self, kind: str) -> list[Manifest]:
-        return await self._cluster.list(_RESOURCES.get(kind, kind), namespace=ALL if kind == "Event" else "")
-
-    async def restart_controllers(self) -> None:
-        await self._processes.restart_controllers()
-
-
 async def _play(control_plane: ControlPlane, processes: Processes, name: str, steps: list[Step]) -> str:
     """The trouble of one scenario, "" when there is none."""
     async with Cluster(control_plane) as cluster:
         cluster.namespace = await cluster.make_namespace()
         try:
-            await Player(ServerWorld(cluster, processes)).run(steps)
+            await Player(ServerWorld(cluster, processes.restart_controllers)).run(steps)
         except Exception as error:  # noqa: BLE001 - one scenario does not end the others
             return "\n".join((f"{name}: {type(error).__name__}: {error}", *getattr(error, "__notes__", ())))
         return ""
@@ -183,6 +100,7 @@ async def _play_all(control_plane: ControlPlane, folder: Path) -> tuple[dict[str
         await admin.make_namespace(SYSTEM)
         pool = {"pool": "plain"}
         await admin.create_all(node(name, cpu="64", memory="64Gi", labels=pool) for name in ("n1", "n2"))
+        definitions = [*of_operators()]
         admission = Admission(admin, folder)
         installation = await install(admin, MANIFESTS / "controllers")
         flags = [*await flags_of(admin, _ACCOUNT), *QUICK_ELECTION]
@@ -190,11 +108,13 @@ async def _play_all(control_plane: ControlPlane, folder: Path) -> tuple[dict[str
         granted = granted_by(installation.objects)
         processes = Processes(await account(admin, _ACCOUNT), flags, folder)
         try:
+            await _serve(admin, definitions)
             await admission.install()
             await admission.start()
             await asyncio.to_thread(control_plane.start_controller_manager, WORKLOAD_CONTROLLERS)
             config = control_plane.kubeconfig_for("scheduler-a")
-            async with Daemon(config, folder, conf=CONF), Kubelet(control_plane, stop_delay=GRACE):
+            scheduler = Daemon(config, folder, "--wait-for-podgroups", conf=CONF)
+            async with scheduler, Kubelet(control_plane, stop_delay=GRACE):
                 await processes.controllers.start()
                 found = await asyncio.gather(
                     *(_play(control_plane, processes, name, steps) for name, steps in _SCENARIOS.items())
@@ -206,7 +126,21 @@ async def _play_all(control_plane: ControlPlane, folder: Path) -> tuple[dict[str
                 admission.stop()
             finally:
                 await asyncio.to_thread(control_plane.stop_controller_manager)
+                for each in definitions:
+                    await admin.delete("customresourcedefinitions", each["metadata"]["name"], grace=None)
                 await admin.wipe()
+
+
+async def _serve(admin: Cluster, definitions: list[Manifest]) -> None:
+    """The kinds of operators, each one that can be written."""
+    await admin.create_all(definitions)
+
+    async def served() -> bool:
+        names = {each["metadata"]["name"] for each in definitions}
+        return names <= (await admin._resources(fresh=True)).keys()
+
+    await admin.wait_until(served, "the kinds of operators to be served", within=60)
+    await wait_until_watched(admin)
 
 
 _Outcomes = tuple[dict[str, str], Audit, set[Right]]

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.controlplane.cluster import Cluster
-from tests.controlplane.manifests import plain, pod
+from tests.controlplane.manifests import gpu_node, plain, pod
 from tests.controlplane.proxy import Exchange, Proxy
 from tests.e2e.checker import prove
 from tests.e2e.daemons import QUICK_ELECTION, Daemon
 from tests.e2e.expectations import until, until_bound
-from tests.e2e.faults.workloads import create_gangs, furnish, members, replica
+from tests.e2e.faults.workloads import CARD, create_gangs, furnish, members, replica
 from tests.e2e.history import History
 
 pytestmark = pytest.mark.campaign
@@ -111,6 +111,43 @@ async def test_half_a_gang_of_a_killed_leader_is_completed_before_newcomers_or_e
             await until_bound(cluster, _SIZE, r"new-\d+")
             assert not [name for name in await cluster.bound() if name.startswith("half-")]
         await prove(history)
+
+
+async def test_a_subgroup_of_a_killed_leader_is_completed_in_its_hyper_node_before_newcomers(
+    cluster: Cluster, history: History, proxy: Proxy, second_proxy: Proxy, tmp_path: Path
+) -> None:
+    """The leader is killed after one of two bindings; a gang of higher priority waits for the only two free cards."""
+    racks = {"s1": ["n0", "n1"], "s2": ["n2"]}
+    domains = [
+        plain("HyperNode", rack, "topology.volcano.sh/v1alpha1", spec={"tier": 1, "members": [*map(_node_of, names)]})
+        for rack, names in racks.items()
+    ]
+    await furnish(cluster, cards=3, quota=4, per_node=1)
+    await cluster.create_all([*domains, plain("PriorityClass", "high", "scheduling.k8s.io/v1", value=1000)])
+    leader = replica(proxy, "scheduler-a", tmp_path, *QUICK_ELECTION, "--bind-workers=1")
+    async with _pair(leader, replica(second_proxy, "scheduler-b", tmp_path, *QUICK_ELECTION)):
+        held = proxy.delay("POST", r"/pods/half-\d+/binding$", _FOR_EVER, nth=2, times=None)
+        group, *pods = members("half", 2)
+        domain = {"mode": "hard", "highestTierAllowed": 1}
+        policy = {"name": "w", "subGroupSize": 2, "minSubGroups": 1, "networkTopology": domain}
+        group["spec"]["subGroupPolicy"] = [policy]
+        await cluster.create_all([group, *pods])
+        await cluster.wait_until(lambda: held.strikes == 1, "the second binding", within=60)
+        ((first, _),) = (await until_bound(cluster, 1)).items()
+        newcomer, *others = members("new", 2)
+        newcomer["spec"]["priorityClassName"] = "high"
+        await cluster.create_all([newcomer, *others])
+        await leader.kill()
+        bound = await until_bound(cluster, 2)
+        assert sorted(bound) == ["half-0", "half-1"], f"{first} was bound by the former leader"
+        assert set(bound.values()) == set(racks["s1"])
+        await cluster.create(gpu_node("n3", CARD, 1))
+        await until_bound(cluster, 4)
+        await prove(history)
+
+
+def _node_of(name: str) -> dict[str, object]:
+    return {"type": "Node", "selector": {"exactMatch": {"name": name}}}
 
 
 @pytest.mark.parametrize("by", ["SIGSTOP", "lost-network"])

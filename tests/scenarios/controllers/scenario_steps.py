@@ -5,10 +5,12 @@ begin with it. One step is one of
 
     create: <manifest>            # with `rejected: text*`, admission rejects it with this message
     job: {name, tasks: [{name, replicas, node, ...}], policies: {Event: Action}, ...}
-    pod: {name, annotations}
+    pod: {name, annotations, labels, node, spec}               # `spec`: further fields
+    pods: {names: [...], annotations, labels, node, spec}
     deployment: {name, replicas, annotations, template}       # `template`: annotations of the pods
     queue: {name, ...}
-    node: name                    # a node that only pods of tasks with `node: name` get
+    node: name                    # a node that only pods of tasks with `node: name` get; or
+    node: {name, cpu, of}         # one of several that pods with `node: of` get
     patch: {kind, name, <body>}
     delete: {kind, name}
     evict: pod                    # a deletion with the grace period of the pod
@@ -133,6 +135,9 @@ class Player:
             if verb == "command":
                 await self._set_uid(manifest["target"])
             await world.create(manifest)
+        elif verb == "pods":
+            for name in argument.pop("names"):
+                await world.create(_pod({**argument, "name": name}))
         elif verb == "patch":
             await world.patch(argument.pop("kind"), argument.pop("name"), argument)
         elif verb == "delete":
@@ -218,6 +223,7 @@ def _template(annotations: Manifest | None = None, node: str = "") -> Manifest:
     spec: Manifest = {"terminationGracePeriodSeconds": GRACE, "containers": [container]}
     if node:
         spec["nodeSelector"] = {_NODE_LABEL: node}
+        spec["tolerations"] = [{"key": _NODE_LABEL, "operator": "Exists"}]
     return {"metadata": {"annotations": annotations or {}}, "spec": spec}
 
 
@@ -243,8 +249,9 @@ def _job(given: Manifest) -> Manifest:
 
 def _pod(given: Manifest) -> Manifest:
     template = _template(given.get("annotations"), given.get("node", ""))
-    template["spec"]["schedulerName"] = SCHEDULER
-    return {"apiVersion": "v1", "kind": "Pod", **template, "metadata": {**template["metadata"], "name": given["name"]}}
+    template["spec"] |= {"schedulerName": SCHEDULER, **given.get("spec", {})}
+    metadata = {**template["metadata"], "name": given["name"], "labels": given.get("labels", {})}
+    return {"apiVersion": "v1", "kind": "Pod", **template, "metadata": metadata}
 
 
 def _deployment(given: Manifest) -> Manifest:
@@ -262,12 +269,15 @@ def _queue(given: Manifest) -> Manifest:
     return {"apiVersion": _API["Queue"], "kind": "Queue", "metadata": metadata, "spec": given}
 
 
-def _node(name: str) -> Manifest:
-    amounts = {"cpu": "16", "memory": "64Gi", "pods": "110"}
-    metadata = {"name": name, "labels": {"kubernetes.io/hostname": name, _NODE_LABEL: name}}
+def _node(given: str | Manifest) -> Manifest:
+    row = {"name": given} if isinstance(given, str) else given
+    name, pool = row["name"], row.get("of", row["name"])
+    amounts = {"cpu": str(row.get("cpu", 16)), "memory": "64Gi", "pods": "110"}
+    metadata = {"name": name, "labels": {"kubernetes.io/hostname": name, _NODE_LABEL: pool}}
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
     status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
-    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}, "status": status}
+    spec = {"taints": [{"key": _NODE_LABEL, "effect": "NoSchedule"}]}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec, "status": status}
 
 
 def _command(given: Manifest) -> Manifest:

@@ -124,7 +124,7 @@ class SimulatedWorld:
         restart_controllers(self._cluster, SCHEDULER)
 
     def _place(self, kind: str) -> str:
-        return "" if kind in ("Queue", "Node") else self.namespace
+        return "" if kind in ("Queue", "Node", "HyperNode") else self.namespace
 
     # --- admission ---
 

@@ -68,6 +68,13 @@ def test_a_malformed_job_is_rejected(path: str, value: Any, field: str, message:
     assert_rejected(check_new_job(changed(JOBS["base"], path, value), view()), field, message)
 
 
+@pytest.mark.parametrize("path, value, field, message", named(JOBS["warned"]))
+def test_arguments_without_effect_are_warnings(path: str, value: Any, field: str, message: str) -> None:
+    result = check_new_job(changed(JOBS["base"], path, value), view())
+    assert result.errors == []
+    assert [each.accepted for each in result.findings if each.field == field and message in each.message]
+
+
 @pytest.mark.parametrize("path, value, field, message", named(JOBS["updates"]))
 def test_a_forbidden_update_of_a_job_is_rejected(path: str, value: Any, field: str, message: str) -> None:
     assert_rejected(check_job_update(changed(JOBS["base"], path, value), JOBS["base"], view()), field, message)
