@@ -28,7 +28,7 @@ class NamespaceQuotaFix(FixKind):
 
     def propose(self, situation: Situation) -> Iterator[Candidate]:
         """The amounts of each ResourceQuota that refuses become what the job needs."""
-        for refusal in situation.found.refusals:
+        for refusal in situation.refusals:
             kind, _, name = refusal.object.partition(" ")
             changes = []
             for check in refusal.checks if kind == _KIND else ():
