@@ -171,10 +171,13 @@ async def test_each_source_gives_the_text_of_a_cause(
         assert plain(groups, answer.out, cluster.namespace) == manifests, f"{source}: {answer.err}"
 
 
-#: The questions about each situation.
+#: Situations whose objects the API server keeps in another form: a queue in upper case; tasks of two cards.
+_OTHER_FORM = {"18", "34"}
+#: The questions about each other situation.
 SITUATIONS: dict[str, list[dict[str, Any]]] = {
     path.stem: [case for case in CASES if case["file"] == path.stem and case["until"] == "15m"]
     for path in sorted((HERE / "situations").iterdir())
+    if path.stem[:2] not in _OTHER_FORM
 }
 
 
