@@ -27,8 +27,8 @@ def snapshot(
     """Save a live cluster as one List of manifests that `-f` of every command reads. Writes nothing to the cluster.
 
     The file has the objects that the scheduler reads, each with the fields that it reads: no Secrets, no ConfigMaps,
-    no environment variables. The time and the installed scheduler-conf are in its field `savedState`. The Jobs and some
-    events are in its field `explained`: `explain` and the lists read them, simulations do not.
+    no environment variables. The time and the installed scheduler-conf are in its field `savedState`. The Jobs,
+    Deployments and some events are in its field `explained`: `explain` and the lists read them, simulations do not.
 
     Exit status: 0 when the file is written; 2 on bad input or an unreachable API server; 1 on an internal error.
 

@@ -2,7 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+from capcard_sched.model.quoting import plural
+
+#: Cause for which a pod is no victim, as the search counts it, to words; another cause is the plugin that protects it.
+CAUSES: Final = {
+    "not-preemptable": "not preemptable",
+    "other-queue": "of other queues",
+    "priority": "of no lower priority",
+    "same-queue": "of the same queue",
+    "service-type": "without volcano.sh/service.type=training",
+    "other-job": "of other jobs",
+    "no-job": "of other schedulers",
+    "queue-not-reclaimable": "in queues with reclaimable: false",
+    "terminating": "terminating",
+    "not-running": "not running",
+    "not-best-effort": "with requests",
+    "same-job": "of the same job",
+    "eviction-refused": "whose eviction was refused",
+    "no-use": "without the missing resources",
+    "system-critical": "critical for the system",
+    "preemptable": "kept by plugins",
+    "reclaimable": "kept by plugins",
+}
 
 
 class CardUse(msgspec.Struct, frozen=True):
@@ -59,6 +84,15 @@ class VictimsConsidered(msgspec.Struct, frozen=True, rename="camel"):
         """`2 service-type, 1 not enough`, in descending order of the number, then by name."""
         counts = [*self.kept, *([("not enough", self.not_enough)] if self.not_enough else [])]
         return ", ".join(f"{count} {cause}" for cause, count in sorted(counts, key=lambda entry: (-entry[1], entry[0])))
+
+    def causes(self, *besides: str) -> list[str]:
+        """`2 pods of no lower priority`, `too little to free on 1 node`; without the pods of some causes."""
+        kept = [(cause, count) for cause, count in self.kept if cause not in besides]
+        if [cause for cause, _ in kept] == ["priority"]:
+            parts = ["no pod of lower priority"]
+        else:
+            parts = [f"{plural(count, 'pod')} {CAUSES.get(cause, f'protected by {cause}')}" for cause, count in kept]
+        return parts + ([f"too little to free on {plural(self.not_enough, 'node')}"] if self.not_enough else [])
 
 
 class EvictedPod(msgspec.Struct, frozen=True):

@@ -234,19 +234,12 @@ def _pending(item: PendingPods, found: JobDiagnosis) -> list[RenderableType]:
 
 
 def _victims(considered: Sequence[VictimsConsidered]) -> list[RenderableType]:
-    parts: list[RenderableType] = []
+    """`preempt: no preemption victims for w-0 on 3 nodes: 2 pods of other queues, too little to free on 1 node`."""
+    parts: list[RenderableType] = [Text("")] if considered else []
     for item in considered:
-        parts.append(Text(""))
-        text = f"no preemption victims for {item.pod} on {plural(item.nodes, 'node')}"
+        causes = ", ".join(item.causes())
+        text = f"no preemption victims for {item.pod} on {plural(item.nodes, 'node')}{f': {causes}' if causes else ''}"
         parts.append(Text.assemble((f"{item.action}: ", "bold"), text))
-        if item.kept:
-            table = _grid("PODS", "PROTECTED BY")
-            for cause, count in item.kept:
-                table.add_row(str(count), cause)
-            parts.append(_indented(table))
-        if item.not_enough:
-            on = plural(item.not_enough, "node")
-            parts.append(Text(f"  on {on} evicting every possible victim frees too little"))
     return parts
 
 

@@ -74,7 +74,8 @@ def _costs(fix: SuggestedFix) -> list[str]:
     costs = list(fix.costs)
     if fix.ended:
         pods = sum(len(ended.pods) for ended in fix.ended)
-        costs.append(f"{pods} pod{' ends' if pods == 1 else 's end'}")
+        costs += [f"{pods} pod{' ends' if pods == 1 else 's end'}"] if pods else []
+        costs += [f"{ended.workload} does not start" for ended in fix.ended if not ended.pods]
     if fix.restarted:
         costs.append(f"restarts {plural(len(fix.restarted), 'running pod')} of the job")
     if fix.evicted:

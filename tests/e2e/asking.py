@@ -41,8 +41,12 @@ class LiveCommand:
         self._capsys = capsys
 
     async def __call__(self, *words: str, kubeconfig: Path | None = None) -> Answer:
+        return await self.without(*words, f"--kubeconfig={kubeconfig or self.kubeconfig}")
+
+    async def without(self, *words: str) -> Answer:
+        """A command that reads files."""
         self._capsys.readouterr()
-        status = await asyncio.to_thread(run, [*words, f"--kubeconfig={kubeconfig or self.kubeconfig}"])
+        status = await asyncio.to_thread(run, [*words])
         return Answer(status, *self._capsys.readouterr())
 
     async def explain(self, name: str, *words: str) -> Answer:

@@ -30,7 +30,7 @@ from tests.e2e.asking import A10, NO_CONF, Answer, set_the_scene
 CLOCK = "import os, time; time.time = lambda now=float(os.environ['NOW']): now\n"
 PROGRAM = (sys.executable, "-c", f"{CLOCK}from capcard_sched.cli.main import main; main()")
 #: Seconds of a few commands on a loaded machine.
-_SECONDS = 90
+_SECONDS = 600
 #: A scheduler-conf that admits no job, and has one key too many.
 _CONF = 'actions: "allocate"\nsurplus: 1\ntiers:\n- plugins:\n  - name: gang\n'
 #: A module of --plugins-dir that never ends its import.

@@ -14,12 +14,15 @@ import pytest
 from capcard_sched.simulation.clock import SECOND
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
-from tests.controlplane.manifests import Manifest
+from tests.controlplane.manifests import Manifest, queue
+from tests.e2e.asking import LiveCommand
 from tests.e2e.test_cache import Shell
 from tests.insight.oracle_clusters import Cluster as Statements
 from tests.insight.oracle_world import World, simulated
 from tests.insight.test_causes import DATA, written
-from tests.insight.test_live_situations import create_as_they_are, objects_of
+from tests.insight.test_live_situations import create_as_they_are, create_events, objects_of
+from tests.insight.test_situations import CASES, HERE
+from tests.scenarios.notation import expanded
 
 CARD = "NVIDIA-H200"
 #: Jobs of each kind, running and waiting for each other, for quotas, nodes, gates, members, queues and schedulers.
@@ -61,10 +64,7 @@ async def world(cluster: Cluster) -> World:
     kinds = ("PriorityClass", "Queue", "Node", "Job", "Deployment", "ReplicaSet", "Pod", "PodGroup")
     objects = [obj for kind in kinds for obj in sorted(found.of(kind), key=_age)]
     await create_as_they_are(cluster, json.loads(json.dumps(objects)))
-    for event in json.loads(json.dumps(found.warnings_about("Job"))):
-        event["involvedObject"]["namespace"] = cluster.namespace
-        event["metadata"] = {"name": event["metadata"]["name"], "namespace": cluster.namespace}
-        await cluster.create(event)
+    await create_events(cluster, found.warnings_about("Job"))
     return found
 
 
@@ -92,7 +92,10 @@ _FIXES, _ENDED = ("Any one of these", "No fix"), "search ended at its bound"
 
 
 def plain(groups: Iterable[Manifest], text: str, namespace: str) -> list[str]:
-    """A text without what differs between two clusters: namespace, ages, times, and names made from uids of pods."""
+    """A text without what differs between two clusters: namespace, ages, times, and names made from uids of pods.
+
+    Pods of equal templates are in the order of their creation, and of uids.
+    """
     text = text.replace(f"{namespace}/", "default/").replace(f"namespace {namespace}", "namespace default")
     text = text.replace(f" -n {namespace}", " -n default")
     for group in groups:
@@ -100,6 +103,8 @@ def plain(groups: Iterable[Manifest], text: str, namespace: str) -> list[str]:
             if owner["kind"] == "Pod":
                 text = text.replace(f"podgroup/{group['metadata']['name']}", f"pod/{owner['name']}")
     text = re.sub(r"(, pending for|Expected start: ).*", r"\1", text)
+    text = re.sub(r"(?m)^\S+(, \S+)+(?= and \d+ more: )", "pods", text)
+    text = re.sub(r"(?m)^\S+(, \S+)+(?=: )", lambda names: ", ".join(sorted(names[0].split(", "))), text)
     return [" ".join(line.split()) for line in text.splitlines() if not line.startswith("Expected start:")]
 
 
@@ -164,3 +169,56 @@ async def test_each_source_gives_the_text_of_a_cause(
     assert all(re.search(pattern, summary) for pattern in case["head"]), manifests
     for source, answer in {"live": live, "cache": from_cache, "snapshot": saved}.items():
         assert plain(groups, answer.out, cluster.namespace) == manifests, f"{source}: {answer.err}"
+
+
+#: Situations whose objects the API server keeps in another form: a queue in upper case; tasks of two cards.
+_OTHER_FORM = {"18", "34"}
+#: The questions about each other situation.
+SITUATIONS: dict[str, list[dict[str, Any]]] = {
+    path.stem: [case for case in CASES if case["file"] == path.stem and case["until"] == "15m"]
+    for path in sorted((HERE / "situations").iterdir())
+    if path.stem[:2] not in _OTHER_FORM
+}
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("situation", SITUATIONS)
+@pytest.mark.asyncio
+async def test_each_source_answers_the_questions_of_a_situation(
+    situation: str,
+    cluster: Cluster,
+    control_plane: ControlPlane,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = expanded(HERE / "situations" / f"{situation}.yaml")
+    objects = objects_of(file, 900 * SECOND, "Event")
+    groups = json.loads(json.dumps([obj for obj in objects if obj["kind"] == "PodGroup"]))
+    await cluster.create_all([queue("root"), queue("default")])
+    await create_as_they_are(cluster, [obj for obj in objects if obj["kind"] != "Event"])
+    await create_events(cluster, (obj for obj in objects if obj["kind"] == "Event"))
+    differences: list[str] = []
+    async with cached(cluster, control_plane, tmp_path) as shell:
+        assert (await shell("snapshot -o saved.json")).status == 0
+        saved = ["-f", str(tmp_path / "saved.json"), "-n", cluster.namespace]
+        live = LiveCommand(control_plane.kubeconfig_for("scheduler-b"), cluster.namespace, capsys)
+        for case in SITUATIONS[situation]:
+            (space, _, name), words = case["name"].rpartition("/"), ("--no-expected-start",)
+            manifests = await live.without("explain", case["name"], *words, "-f", str(file), "--until", "15m")
+            answers = {
+                "live": await live.explain(name, *words),
+                "cache": await shell.ask_cache(f"explain {name} -n {{namespace}} {words[0]}"),
+                "snapshot": await live.without("explain", name, *words, *saved),
+            }
+            wanted = plain(groups, manifests.out.replace(f"{space or 'default'}/", "default/"), cluster.namespace)
+            for source, answer in answers.items():
+                found = plain(groups, answer.out, cluster.namespace)
+                if found != wanted:
+                    more = [f"+ {line}" for line in found if line not in wanted]
+                    less = [f"- {line}" for line in wanted if line not in found]
+                    differences.append("\n".join([f"{name}, {source}: {answer.err}", *less, *more]))
+            text = "\n".join(wanted)
+            missing = [fact for fact in case["contains"] if fact not in text and not fact.startswith("Expected start:")]
+            differences += [f"{name} lacks {fact!r}:\n{text}" for fact in missing]
+            differences += [f"{name} says {fact!r}:\n{text}" for fact in case.get("lacks", ()) if fact in text]
+    assert not differences, "\n\n".join(differences)

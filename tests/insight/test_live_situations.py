@@ -6,6 +6,7 @@ import asyncio
 import copy
 import itertools
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
@@ -42,12 +43,24 @@ _SERVER_SET = ("creationTimestamp", "resourceVersion", "uid", "generation")
 _BUILT_IN = {"default", "root"}
 
 
-def objects_of(path: Path, until: int) -> list[Manifest]:
-    """The objects that controllers and a scheduler leave behind after `until` microseconds."""
+def objects_of(path: Path, until: int, *more: str) -> list[Manifest]:
+    """The objects that controllers and a scheduler leave behind after `until` microseconds; `more`: further kinds."""
     scenario = load_scenario([str(path)], existing_queues=("root", "default"))
     options = SimulationOptions(until=until)
     store = simulate(scenario, core_of(options), options).store
-    return [copy.deepcopy(obj) for kind in _KINDS for obj in store.list(kind)]
+    return [copy.deepcopy(obj) for kind in (*_KINDS, *more) for obj in store.list(kind)]
+
+
+async def create_events(cluster: Cluster, events: Iterable[Manifest]) -> None:
+    """Create events; those about cluster-scoped objects in namespace `default`."""
+    for event in copy.deepcopy([*events]):
+        about = event["involvedObject"]
+        about.pop("uid", None)
+        namespace = cluster.namespace if about.get("namespace") else "default"
+        if about.get("namespace"):
+            about["namespace"] = namespace
+        event["metadata"] = {"name": event["metadata"]["name"], "namespace": namespace}
+        await cluster.create(event)
 
 
 async def create_as_they_are(cluster: Cluster, found: list[Manifest]) -> None:

@@ -1,4 +1,4 @@
-"""A saved state has the Jobs and the events that diagnoses read: its texts are those of the manifests."""
+"""A saved state has the Jobs, Deployments and events that diagnoses read: its texts are those of the manifests."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from capcard_sched.daemon.diagnosis.saved_state import (
     as_manifest,
     document_text,
     manifests_of,
+    saved_deployment,
     saved_event,
     saved_job,
 )
@@ -39,8 +40,11 @@ job large queue=small min=1 + w*1 cpu=1 gpu=2 card=A
 job wide queue=q min=1 + w*1 cpu=64
 job wrong queue=q min=1 plugins={nope: []} + w*1 cpu=1
 job lost queue=gone min=1 + w*1 cpu=1
+deployment chat*1 queue=small cpu=64 gpu=1
 """
 JOBS = re.findall(r"^job (\w+)", CLUSTER, re.MULTILINE)
+#: The annotation of the Deployment itself, which has no effect there.
+MISPLACED = {"volcano.sh/card.name": "A", "kubectl.kubernetes.io/last-applied-configuration": "secret"}
 
 
 class Files:
@@ -50,6 +54,10 @@ class Files:
         self.manifests, self.saved = folder / "cluster.yaml", folder / "saved.json"
         objects = manifests(CLUSTER)
         for obj in objects:
+            if obj["kind"] == "Deployment":
+                obj["metadata"]["annotations"] = dict(MISPLACED)
+                for container in obj["spec"]["template"]["spec"]["containers"]:
+                    container["command"] = ["secret"]
             if obj["kind"] == "Job":
                 obj["spec"].setdefault("plugins", {})["ssh"] = ["--ssh-private-key=secret"]
                 obj["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": "secret"}
@@ -63,6 +71,7 @@ class Files:
         watched = [(kind.name, kind.watch.type) for kind in KIND_BY_NAME.values() if kind.watch is not None]
         found = [ObjectChanged(msgspec.convert(obj, type)) for kind, type in watched for obj in store.list(kind)]
         explained = [as_manifest("Job", saved_job(job)) for job in store.list("Job")]
+        explained += [as_manifest("Deployment", saved_deployment(one)) for one in store.list("Deployment")]
         explained += [as_manifest("Event", saved_event(event)) for event in store.list("Event")]
         settings = SavedSettings(format_timestamp(EPOCH + outcome.end / SECOND), ("volcano",), "default")
         self.saved.write_bytes(document_text(settings, manifests_of(found), explained))
@@ -79,14 +88,19 @@ def output(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", [*(f"job/{name}" for name in JOBS), "deployment/chat"])
 @pytest.mark.parametrize("flags", [[], ["--fix"]], ids=["", "fix"])
 def test_a_job_has_the_text_of_the_manifests(
     name: str, flags: list[str], files: Files, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["explain", f"job/{name}", *flags]
+    words = ["explain", name, *flags]
     simulated = output(capsys, *words, "-f", str(files.manifests), "--until", f"{SECONDS}s")
     assert output(capsys, *words, "-f", str(files.saved)) == simulated
+
+
+def test_a_misplaced_annotation_of_a_deployment_is_named(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, "explain", "deployment/chat", "-f", str(files.saved))
+    assert 'Deployment default/chat: metadata.annotations["volcano.sh/card.name"]: has no effect here' in text
 
 
 def test_a_list_has_all_jobs(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,7 +108,7 @@ def test_a_list_has_all_jobs(files: Files, capsys: pytest.CaptureFixture[str]) -
     simulated = json.loads(output(capsys, *words, "-f", str(files.manifests), "--until", f"{SECONDS}s"))
     saved = json.loads(output(capsys, *words, "-f", str(files.saved)))
     assert saved == simulated
-    assert {item["name"] for item in saved["items"]} == set(JOBS)
+    assert {item["name"] for item in saved["items"]} == {*JOBS, "chat"}
 
 
 def test_a_saved_state_has_no_environment_and_no_commands(files: Files) -> None:

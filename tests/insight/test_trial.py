@@ -17,9 +17,10 @@ import capcard_sched.framework.eviction
 from capcard_sched.framework.core import Core
 from capcard_sched.insight.sources.object_view import DeltaObjects
 from capcard_sched.insight.trials.forked_copy import ForkedCopyError, RunningCopy, in_copy
-from capcard_sched.insight.trials.preemption import CAUSES, PreemptionFinding, begin_trial
+from capcard_sched.insight.trials.preemption import PreemptionFinding, begin_trial
 from capcard_sched.insight.trials.trial import advance, with_actions
 from capcard_sched.model.deltas import Delta, ObjectChanged
+from capcard_sched.model.explanation import CAUSES
 from capcard_sched.model.objects import NodeObject, QueueObject
 from capcard_sched.model.trials import StateDifference
 from capcard_sched.testing import Harness

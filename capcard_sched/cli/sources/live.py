@@ -115,17 +115,18 @@ class LiveInput(StateInput):
         return self._loaded(core, read_only=True, headlines=headlines)
 
     def fetch_explained(self) -> list[Json]:
-        """The Jobs and the events that diagnoses read, for a saved state. Raises BadInputError. After `read`."""
-        from capcard_sched.daemon.diagnosis.saved_state import as_manifest, saved_event, saved_job
+        """Jobs, Deployments and events that diagnoses read, for a saved state. Raises BadInputError. After `read`."""
+        from capcard_sched.daemon.diagnosis.saved_state import as_manifest, saved_deployment, saved_event, saved_job
         from capcard_sched.insight.sources.live_objects import fetch_explained
 
         with api_errors(self.connection):
-            jobs, events, refused = fetch_explained(self.connection, self._wanted or self.namespace)
+            jobs, deployments, events, refused = fetch_explained(self.connection, self._wanted or self.namespace)
             if refused is not None and refused.status not in (_NOT_FOUND, _FORBIDDEN):
                 raise refused
         if refused is not None:
             print_notes({"missing" if refused.status == _NOT_FOUND else "forbidden": ["jobs"]}, ())
         saved = [as_manifest("Job", saved_job(job)) for job in jobs]
+        saved += [as_manifest("Deployment", saved_deployment(one)) for one in deployments]
         return [*saved, *(as_manifest("Event", saved_event(event)) for event in events)]
 
     def _objects(self) -> DeltaObjects:

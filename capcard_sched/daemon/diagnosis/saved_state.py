@@ -74,6 +74,13 @@ class SavedJob(ApiStruct, frozen=True, tag="Job", tag_field="kind"):
     status: Json = {}
 
 
+class SavedDeployment(ApiStruct, frozen=True, tag="Deployment", tag_field="kind"):
+    """A Deployment, with the fields of its pod template that the scheduler reads of pods."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: Json = {}
+
+
 class SavedEvent(ApiStruct, frozen=True, tag="Event", tag_field="kind"):
     """An event about an object."""
 
@@ -113,7 +120,7 @@ _READ: Final = [kind for kind in KIND_BY_NAME.values() if kind.watch is not None
 #: Type in a document to type of the object.
 _PLAIN: Final = {_with_version(kind, kind.watch.type): kind.watch.type for kind in _READ if kind.watch is not None}
 _decode_item: Final = msgspec.json.Decoder(Union[(*_PLAIN,)]).decode
-_decode_explained: Final = msgspec.json.Decoder(SavedJob | SavedEvent).decode
+_decode_explained: Final = msgspec.json.Decoder(SavedJob | SavedDeployment | SavedEvent).decode
 
 
 def document_of(settings: SavedSettings, items: Iterable[Json]) -> Json:
@@ -138,6 +145,13 @@ def saved_job(job: Json) -> SavedJob:
         body["plugins"] = {**body["plugins"], "ssh": []}  # its arguments may be a private key
     meta = msgspec.convert(job["metadata"], ObjectMeta)
     return SavedJob(meta, body, job.get("status") or {})
+
+
+def saved_deployment(deployment: Json) -> SavedDeployment:
+    """A Deployment of the API server: `replicas` and its pod template."""
+    body = {**(deployment.get("spec") or {})}
+    body = {"replicas": body.get("replicas", 1), "template": _saved_template(body.get("template"))}
+    return SavedDeployment(msgspec.convert(deployment["metadata"], ObjectMeta), body)
 
 
 def saved_event(event: Json) -> SavedEvent:

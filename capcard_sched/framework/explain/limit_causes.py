@@ -66,6 +66,13 @@ def not_admitted(data: JobFacts, refusal: Refusal) -> StageResult:
     figures = refusal.figures
     if figures is None:
         return StageResult("NotAdmitted", f"The PodGroup is not admitted: {sentences.plain(refusal.message)}")
+    found = _above_limit(data, refusal, figures)
+    short, _ = _quotas_too(data, (refusal.queue, figures.resource))
+    return found._replace(facts=[*found.facts, *short])
+
+
+def _above_limit(data: JobFacts, refusal: Refusal, figures: Figures) -> StageResult:
+    """A PodGroup that a limit refuses."""
     resource = figures.resource
     needed = in_units(resource, figures.requested)
     limit = in_units(resource, figures.limit)
@@ -101,8 +108,7 @@ def not_admitted(data: JobFacts, refusal: Refusal) -> StageResult:
         split += f"; {amount_of(resource, elastic)} of pods above their minimum do not count"
     if resource in (CPU, MEMORY):
         facts += [
-            f"Cards are not the reason: queue {other.queue} has {amount_of(other.resource, other.free)} of "
-            f"{quantity(other.resource, other.quota)} free"
+            f"Cards are not the reason: {_has_free(other)}"
             for other in data.limits
             if other.quota
             and other.resource not in (CPU, MEMORY)
@@ -283,23 +289,34 @@ def _when(who: str, queue: str, resource: str, missing: float, quota: float) -> 
     return f"{who} when {released}, or with a quota of {amount_of(resource, quota)}"
 
 
+def _quotas_too(data: JobFacts, besides: tuple[str, str] = ("", "")) -> tuple[list[str], list[str]]:
+    """The quotas of the queue and its ancestors that are too small for one pod or the rest of the gang, and the others.
+
+    `besides`: queue and resource of a limit that refuses the job.
+    """
+    short: list[str] = []
+    enough: list[str] = []
+    accepted = [line for cards in data.pod_cards for line in cards.choices] or [tuple(key.split("|")) for key in data.declared]
+    missing = 1 if data.job.is_ready() else max(1, data.job.starting_pods - data.job.ready_tasks)
+    for names in dict.fromkeys((*accepted, (CPU,), (MEMORY,))):
+        lacks, fits = [], []
+        for row in (row for row in data.limits if row.resource in names and row.quota and row.requested_per_pod):
+            needed = min(row.requested, missing * row.requested_per_pod)
+            if (row.free or 0) >= needed:
+                fits.append(_has_free(row))
+            elif (row.queue, row.resource) != besides:
+                lacks.append(f"Quota too: {_has_free(row)}, and {amount_of(row.resource, needed)} are needed")
+        short += [] if fits and len(names) > 1 else lacks
+        enough += fits if {CPU, MEMORY}.isdisjoint(names) else []
+    return short, enough
+
+
 def quota_beside(data: JobFacts) -> list[str]:
     """Whether the quotas of the queue and its ancestors cover one pod, or the rest of the gang."""
-    free: list[str] = []
-    short: list[str] = []
-    missing = 1 if data.job.is_ready() else max(1, data.job.starting_pods - data.job.ready_tasks)
-    for cards in dict.fromkeys(line for pod_cards in data.pod_cards for line in pod_cards.choices):
-        fits, lacks = [], []
-        for row in (row for row in data.limits if row.resource in cards and row.quota and row.requested_per_pod):
-            needed = min(row.requested, missing * row.requested_per_pod)
-            has = (
-                f"queue {row.queue} has {amount_of(row.resource, row.free)} of {quantity(row.resource, row.quota)} free"
-            )
-            if (row.free or 0) >= needed:
-                fits.append(f"Quota is not the reason: {has}")
-            else:
-                lacks.append(f"Quota too: {has}, and {amount_of(row.resource, needed)} are needed")
-        if fits and len(cards) > 1:
-            lacks = []
-        short, free = [*short, *lacks], [*free, *fits]
-    return short or free
+    short, enough = _quotas_too(data)
+    return short or [f"Quota is not the reason: {has}" for has in enough]
+
+
+def _has_free(row: LimitUse) -> str:
+    """`queue q has 2 of 8 NVIDIA-H200 free`."""
+    return f"queue {row.queue} has {amount_of(row.resource, row.free)} of {quantity(row.resource, row.quota)} free"

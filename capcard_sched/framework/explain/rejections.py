@@ -23,7 +23,7 @@ from capcard_sched.framework.explain.label_causes import (
 )
 from capcard_sched.framework.explain.sentences import plain
 from capcard_sched.framework.explain.volume_causes import attach_limits, bound_volumes, open_claims
-from capcard_sched.model.annotations import PREEMPTABLE, REVOCABLE_ZONE
+from capcard_sched.model.annotations import NODE_VGPU_REGISTER, NODEGROUP_NAME, PREEMPTABLE, REVOCABLE_ZONE
 from capcard_sched.model.diagnosis import MOST_LISTED, NearestNode, RejectedNodes
 from capcard_sched.model.node_conditions import condition_word, conditions_of
 from capcard_sched.model.pod_facts import admits_revocable
@@ -53,7 +53,29 @@ TAINTED: Final = "node(s) had untolerated taint"
 _ONE_POD: Final = "ReadWriteOncePod"
 #: Of pods that nodes of a revocable zone never take.
 _NOT_REVOCABLE: Final = f', and neither the pods nor their PodGroup have {REVOCABLE_ZONE}: "*" or {PREEMPTABLE}: "true"'
-_PREFIX: Final = re.compile(r"^node(\(s\))? ")
+#: The beginning of a reason: `node(s) were in a domain`, `node does not satisfy an affinity`.
+_VERB: Final = re.compile(r"^node(?:\(s\))? (were|had|has|didn't|does not) ")
+#: Verb of a reason to that of one node and of several.
+_FORMS: Final = {
+    **dict.fromkeys(("were",), ("is", "are")),
+    **dict.fromkeys(("had", "has"), ("has", "have")),
+    **dict.fromkeys(("didn't", "does not"), ("does not", "do not")),
+}
+#: Cause of a shared card to its sentence.
+_SHARED: Final = {
+    "request": "the request for shared cards is invalid",
+    "sharing mode": "no shared card of {on} has the mode that the pods request",
+    "gpu cards": "{on} {has} too few shared cards",
+    "unhealthy": "the shared cards of {on} are unhealthy",
+    "slots": "the shared cards of {on} have no free slots",
+    "memory": "the shared cards of {on} lack memory",
+    "cores": "the shared cards of {on} lack cores",
+    "exclusive": "the shared cards of {on} are in use",
+    "type": "the annotations of the pods exclude the shared cards of {on}",
+    "podgroup policy": "the shared cards of {on} have pods of the same PodGroup",
+    "exclusive rule": "the shared cards of {on} have pods of the same rule of exclusive cards",
+    "mig slice": "the shared cards of {on} have no free MIG slice",
+}
 #: Filter reason to its sentence about some nodes: `{on}` are these nodes, `{has}` and `{does}` the verbs.
 _TEXTS: Final = {
     "node(s) pod number exceeded": "{on} {has} the maximum number of pods{most}",
@@ -70,7 +92,24 @@ _TEXTS: Final = {
     "node(s) exceed max volume count": "{on} {has} the maximum number of attached volumes{attached}",
     "current time beyond revocable zone ": "{on} {is} outside the hours of revocable zone {hours}",
     "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)": "{volume} does not exist",
+    "node group label not found": f"{{on}} {{does}} not have the label {NODEGROUP_NAME}",
+    "node group affinity not specified": "the queue names no node group (spec.affinity), and {on} {is} in one",
+    "node does not satisfy the node group affinity": "spec.affinity of the queue excludes the node group of {on}",
+    "node group resource limit exceeded": "the queue uses its limit in the node group of {on}",
+    **{
+        f"the {kind} load of the node exceeds the upper limit.": f"the {kind} load of {{on}} exceeds the limit of usage"
+        for kind in ("CPU", "memory")
+    },
+    "proportional of resource ": "resource-strategy-fit reserves cpu and memory of {on} for free {reserved}",
+    "numa info is empty": "{on} {has} no Numatopology",
+    "cpu manager policy isn't static": "the CPU manager policy of {on} is not static",
+    "GpuShare no enough gpu memory": "the cards of {on} lack memory",
+    "GpuNumber no enough gpu number": "{on} {has} too few cards without pods",
+    **{f"hami-vgpuDeviceSharing error ({cause})": text for cause, text in _SHARED.items()},
+    "node not initialized with devicehamivgpu": f"{{on}} {{does}} not register shared cards ({NODE_VGPU_REGISTER})",
 }
+#: Texts that show the end of the reason themselves.
+_OWN_DETAIL: Final = re.compile("{(skew|hours|reserved)}")
 
 
 class PodRejection(NamedTuple):
@@ -293,6 +332,7 @@ class _Description:
             "has": lambda: "has" if one else "have",
             "is": lambda: "is" if one else "are",
             "hours": lambda: self._hours(detail),
+            "reserved": lambda: detail.partition(" ")[0],
             "does": lambda: "does" if one else "do",
             "demands": lambda: demands(cls, nodes),
             "absent": lambda: absent_demands(snapshot, cls),
@@ -308,8 +348,10 @@ class _Description:
             if reason.startswith(start):
                 detail = reason.removeprefix(start)
                 shown = text.format(**{name: make() for name, make in makers.items() if f"{{{name}}}" in text})
-                return shown if "{skew}" in text or "{hours}" in text else shown + detail
-        return f"{on}: {plain(_PREFIX.sub('', reason))}"
+                return shown if _OWN_DETAIL.search(text) else shown + detail
+        if (verb := _VERB.match(reason)) is not None:
+            return f"{on} {_FORMS[verb[1]][not one]} {plain(reason[verb.end() :])}"
+        return f"{on}: {plain(reason)}"
 
     def _insufficient(self, resource: str, nodes: Sequence[Node]) -> str:
         """`n1 lacks cpu: it needs 64, and at most 32 of 96 are free (n1); held by default/job/a (64)`."""

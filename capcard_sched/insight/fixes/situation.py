@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.insight.sources.object_view import Json, ObjectView
     from capcard_sched.insight.trials.change import Candidate, Target
-    from capcard_sched.model.diagnosis import JobDiagnosis, LimitUse
+    from capcard_sched.model.diagnosis import JobDiagnosis, LimitUse, PodRefusal
     from capcard_sched.model.job import Job, Node, Task
     from capcard_sched.model.queue import Queue
 
@@ -80,6 +80,12 @@ class Situation:
         own = self.state.queues.get(self.job.queue)
         return [] if own is None else [own, *ancestors(own, self.state.queues)]
 
+    @property
+    def refusals(self) -> list[PodRefusal]:
+        """The refusals of the job, then those of its pods, once each."""
+        of_pods = (pods.refusal for pods in self.found.pending if pods.refusal is not None)
+        return list(dict.fromkeys((*self.found.refusals, *of_pods)))
+
     def needed_of(self, row: LimitUse) -> float:
         """The amount of a limit that the needed pods, or a job without pods, request."""
         if not self.waiting:
@@ -91,10 +97,9 @@ class Situation:
         need = self.needed_of(row)
         if row.quota is None or not need:
             return 0.0
-        refusals = [*self.found.refusals, *(pods.refusal for pods in self.found.pending if pods.refusal is not None)]
         totals = [
             check.total
-            for refusal in refusals
+            for refusal in self.refusals
             for check in refusal.checks
             if (check.limit, check.resource) == (row.quota, row.resource)
         ]

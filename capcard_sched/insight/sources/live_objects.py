@@ -116,10 +116,13 @@ def fetch_jobs(connection: Connection) -> list[Json]:
         return []
 
 
-def fetch_explained(connection: Connection, namespace: str) -> tuple[list[Json], list[Json], ApiError | None]:
-    """The whole Jobs, and the events that diagnoses read; of `namespace` alone where those of all are not readable.
+def fetch_explained(
+    connection: Connection, namespace: str
+) -> tuple[list[Json], list[Json], list[Json], ApiError | None]:
+    """The whole Jobs and Deployments, and the events that diagnoses read.
 
-    Neither of what is not served or may not be listed; third, the ApiError of the Jobs. Raises Unreachable.
+    Those of `namespace` alone where those of all are not readable; none of what is not served or may not be listed.
+    Last, the ApiError of the Jobs. Raises Unreachable.
     """
     refused: ApiError | None = None
     try:
@@ -135,7 +138,11 @@ def fetch_explained(connection: Connection, namespace: str) -> tuple[list[Json],
         ]
     except ApiError:
         events = []
-    return jobs, events, refused
+    try:
+        deployments = _list_readable(connection, "Deployment", namespace)
+    except ApiError:
+        deployments = []
+    return jobs, deployments, events, refused
 
 
 def _list_readable(connection: Connection, kind: str, namespace: str, selector: str = "") -> list[Json]:

@@ -29,30 +29,12 @@ EVICTING_ACTIONS: Final = ("preempt", "reclaim")
 VAIN: Final = "Evicting others would not help"
 #: Action to the pods among which it finds victims, and the cause that protects all others.
 _WHERE: Final = {"preempt": ("this queue has", "other-queue"), "reclaim": ("other queues have", "same-queue")}
+#: The cause of pods of other schedulers, which are in no queue.
+_NO_QUEUE: Final = "no-job"
 #: Sessions of the trial: evictions, and the placement after them.
 _SESSIONS: Final = 8
 #: Jobs times nodes of the cluster, up to which all jobs are tried where the one alone finds no victims.
 _MOST_TOGETHER: Final = 1000
-#: Why a pod is no victim, as the search counts it, to words; another cause is the plugin that protects the pod.
-CAUSES: Final = {
-    "not-preemptable": "not preemptable",
-    "other-queue": "of other queues",
-    "priority": "of no lower priority",
-    "same-queue": "of the same queue",
-    "service-type": "without volcano.sh/service.type=training",
-    "other-job": "of other jobs",
-    "no-job": "without a job",
-    "queue-not-reclaimable": "in queues with reclaimable: false",
-    "terminating": "terminating",
-    "not-running": "not running",
-    "not-best-effort": "with requests",
-    "same-job": "of the same job",
-    "eviction-refused": "whose eviction was refused",
-    "no-use": "without the missing resources",
-    "system-critical": "critical for the system",
-    "preemptable": "kept by plugins",
-    "reclaimable": "kept by plugins",
-}
 
 
 class PreemptionFinding(NamedTuple):
@@ -173,9 +155,4 @@ def _search(search: VictimsConsidered) -> str:
     The pods of other queues are no victims of preempt, whatever they are, and those of the queue none of reclaim.
     """
     whose, others = _WHERE.get(search.action, (search.action, ""))
-    causes = [(cause, count) for cause, count in search.kept if cause != others]
-    parts = [f"{plural(count, 'pod')} {CAUSES.get(cause, f'protected by {cause}')}" for cause, count in causes]
-    if [cause for cause, _ in causes] == ["priority"]:
-        parts = ["no pod of lower priority"]
-    enough = f"too little to free on {plural(search.not_enough, 'node')}" if search.not_enough else ""
-    return f"{whose} {', '.join(filter(None, [*parts, enough])) or 'no pods on the candidate nodes'}"
+    return f"{whose} {', '.join(search.causes(others, _NO_QUEUE)) or 'no pods on the candidate nodes'}"

@@ -21,7 +21,7 @@ from capcard_sched.model.selectors import matches_labels, untolerated_taint
 from capcard_sched.model.status import ALLOCATED_STATUSES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from capcard_sched.framework.core import Core
     from capcard_sched.framework.session.session import Session
@@ -146,9 +146,6 @@ def conflicts(core: Core, job: Job, needed: Sequence[Task]) -> Iterator[tuple[Pr
     """
     by_node: dict[str, dict[EndingUnit, None]] = {}
     wanted, state = list({task.cls: task for task in needed}.values()), core.snapshot().state
-    is_confined = (job.topology is not None and job.topology.hard) or (
-        job.groups is not None and job.groups.has_topology
-    )
     apart: dict[str, bool] = {}
     for other in state.tasks.values():
         if other.node is None or other.job is job:
@@ -156,9 +153,7 @@ def conflicts(core: Core, job: Job, needed: Sequence[Task]) -> Iterator[tuple[Pr
         if other.job is not None and other.job.key not in apart:  # 64 terms of each, for all of its pods
             apart[other.job.key] = _are_apart(job, other.job) or _are_apart(other.job, job)
         is_apart = other.job is not None and apart[other.job.key]
-        if not is_apart and not any(
-            _exclude(task, other, state.shares) or (is_confined and _share_devices(task, other)) for task in wanted
-        ):
+        if not is_apart and not any(_exclude(task, other) for task in wanted):
             continue
         if (unit := endable_unit(other)) is not None:
             by_node.setdefault(other.node.name, {})[unit] = None
@@ -168,9 +163,9 @@ def conflicts(core: Core, job: Job, needed: Sequence[Task]) -> Iterator[tuple[Pr
         yield tuple(unit.change for unit in units)
 
 
-def _exclude(task: Task, other: Task, shares: Collection[str]) -> bool:
-    """Whether a running pod may exclude a pending one from a node; a trial decides. `shares`: of devices."""
-    if any(task.cls.requests.get(name) and other.cls.requests.get(name) for name in shares):
+def _exclude(task: Task, other: Task) -> bool:
+    """Whether a running pod may exclude a pending one from a node or a domain; a trial decides."""
+    if task.cls.requests.keys() & other.cls.requests.keys() - {CPU, MEMORY, PODS}:
         return True
     if (task.cls.claims and other.cls.claims) or (task.cls.volumes and other.cls.volumes):
         return True
@@ -180,12 +175,6 @@ def _exclude(task: Task, other: Task, shares: Collection[str]) -> bool:
         matches_labels(one.label_selector, other.labels) for one in task.cls.spread
     )
     return spread or _repels(task, other) or _repels(other, task)
-
-
-def _share_devices(task: Task, other: Task) -> bool:
-    """Whether two pods request a common resource besides cpu, memory and a place on a node."""
-    common = task.cls.requests.keys() & other.cls.requests.keys()
-    return bool(common - {CPU, MEMORY, PODS})
 
 
 def _are_apart(one: Job, other: Job) -> bool:

@@ -54,8 +54,8 @@ def raised_capabilities(situation: Situation) -> Candidate:
         if row.cluster_total is None and (wanted := situation.wanted_of(row))
     ]
     shown = {(row.queue, row.resource) for row in situation.limits}
-    for refusal in [*situation.found.refusals, *(pods.refusal for pods in situation.found.pending)]:
-        for check in refusal.checks if refusal is not None else ():
+    for refusal in situation.refusals:
+        for check in refusal.checks:
             for queue in situation.queues if check.total > check.limit else ():
                 limit = (queue.capability or {}).get(check.resource)
                 if limit is not None and (queue.name, check.resource) not in shown:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.controllers.objects import POD_DELETION_COST
+from capcard_sched.framework.explain.rejections import INSUFFICIENT
 from capcard_sched.insight.fixes.commands import kubectl
 from capcard_sched.insight.fixes.execution import is_active
 from capcard_sched.insight.fixes.kind import FixKind
@@ -28,13 +29,6 @@ if TYPE_CHECKING:
 _SCALED: Final = frozenset({"deployment", "replicaset"})
 
 
-#: Parts of the reasons of filters that compare pods or their volumes, and of those of network topologies and claims.
-_CONFLICTS: Final = (
-    *("free ports", "anti-affinity", "topology spread", "DeviceSharing", "ReadWriteOncePod", "max volume count"),
-    *("allocate all claims", "HyperNode", "network tier", "subgroup"),
-)
-
-
 class EndFix(FixKind):
     """Jobs are suspended, or pods of Deployments removed: the fewest that free enough."""
 
@@ -53,16 +47,14 @@ class EndFix(FixKind):
             yield (ProposedChange("End", ("PodGroup", head.namespace, head.name), display_name(head)),)
         if situation.needed and not any(map(_is_refused, situation.found.pending)):
             yield cheapest_on_nodes(situation.core, situation.session, situation.job, situation.needed)
-            reasons = [row.reason for pods in situation.found.pending for row in pods.nodes]
-            reasons += [situation.found.summary, *(pods.message for pods in situation.found.pending)]
-            if any(word in reason for reason in reasons for word in _CONFLICTS):
+            if not all(map(_is_short, situation.found.pending)):
                 yield from conflicts(situation.core, situation.job, situation.needed)
 
     @staticmethod
     def _refusing(situation: Situation) -> Iterator[Candidate]:
         """The fewest that return what the limit of a namespace or of the cluster lacks."""
         jobs = situation.state.jobs.values()
-        for refusal in situation.found.refusals:
+        for refusal in situation.refusals:
             of_namespace = refusal.object.startswith("ResourceQuota ")
             scope = [one for one in jobs if not of_namespace or one.namespace == situation.job.namespace]
             for check in refusal.checks:
@@ -106,12 +98,20 @@ class EndFix(FixKind):
         active = 0 if job is None else sum(map(is_active, job.tasks.values()))
         is_part = change.key.split("/")[1] in _SCALED and len(pods) < active
         count = plural(len(pods), "pod")
+        if not pods:
+            return f"suspend {change.key}, which has no pods"
         return f"end {count} of {change.key} ({brief(pods)})" if is_part else f"end {change.key} ({count})"
 
 
 def _is_refused(pods: PendingPods) -> bool:
     """Whether another limit than the size of the domains of a network topology refuses some pods."""
     return pods.outcome == "refused" and (pods.refusal is None or pods.refusal.hook != "hyper_node_order")
+
+
+def _is_short(pods: PendingPods) -> bool:
+    """Whether nothing but amounts of resources decides that no node fits some pods."""
+    causes = [row.reason for row in pods.nodes if row.decides]
+    return pods.refusal is None and bool(causes) and all(reason.startswith(INSUFFICIENT) for reason in causes)
 
 
 def _ending(scene: Scene, change: ProposedChange) -> tuple[Job | None, list[Task]]:

@@ -37,7 +37,7 @@ class NamespaceQuotaFix(FixKind):
             for other in situation.state.jobs.values()
             if other.namespace == job.namespace and other is not job and other.phase is PodGroupPhase.PENDING
         ]
-        for refusal in situation.found.refusals:
+        for refusal in situation.refusals:
             kind, _, name = refusal.object.partition(" ")
             changes, beside = list[ProposedChange](), list[ProposedChange]()
             for check in refusal.checks if kind == _KIND else ():
