@@ -94,11 +94,7 @@ class Fragmentation(Plugin):
         free, groups = rows.idle, rows.take(self._groups.of_row)
         states = None
         if shared is not None:
-            before = after = shared.states(rows)
-            request = shared.request_of(cls)
-            if request is not None:
-                after = shared.states_after(request, before)
-            states = before, after
+            states = shared.request_of(cls), shared.states(rows)
         gains = -values.losses(free, cls.fit_request, states, groups)
         return gains.astype(np.float64) * (weight / _PER_POINT)
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 BINPACK: Final = "binpack"
 SPREAD: Final = "spread"
 
-_FULL = 100.0
+#: The score of a card that is full.
+FULL: Final = 100.0
 _NO_CARDS_CLOSED: Mapping[int, Cause] = {}
 _CAUSES = tuple(Cause)
 
@@ -130,8 +131,8 @@ def most_frequent(causes: Iterable[Cause]) -> Cause:
 def card_score(card: SharedCard, policy: str) -> float:
     """The score of a card that was just taken: 0 to 100."""
     if policy == BINPACK:
-        return _FULL * card.used_memory / card.model.memory
-    return _FULL if policy == SPREAD and card.use.number == 1 else 0.0
+        return FULL * card.used_memory / card.model.memory
+    return FULL if policy == SPREAD and card.use.number == 1 else 0.0
 
 
 def node_score(score: float, weight: int) -> float:

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.task_class import TaskClass
+    from capcard_sched.plugins.deviceshare.card_columns import CardBatch
     from capcard_sched.plugins.deviceshare.card_ledger import BookedDevices, CardLedger, Cards, LeastShares, Shares
     from capcard_sched.plugins.deviceshare.card_reasons import CardReasons
     from capcard_sched.plugins.deviceshare.device_choice import DeviceChoice, NoChoice
     from capcard_sched.plugins.deviceshare.device_config import DeviceConfig
+    from capcard_sched.plugins.deviceshare.share_choice import ShareChooser
     from capcard_sched.plugins.deviceshare.shared_card import Cause, SharedCard
 
 
@@ -110,6 +112,10 @@ class DeviceType(ABC):
     def choose(self, cards: Cards, request: Any, closed: Mapping[int, Cause]) -> DeviceChoice | NoChoice:
         """The devices a pod gets. `closed`: indexes of devices that are closed to this very pod."""
 
+    def chooser(self, request: Any) -> ShareChooser | None:
+        """`choose` for many nodes at once; None for a request that it cannot serve."""
+        return None
+
     @abstractmethod
     def fits(self, card: SharedCard, request: Any) -> bool:
         """Whether a device has one of the shares that a request wants."""
@@ -122,6 +128,10 @@ class DeviceType(ABC):
 
         return of_card
 
+    def fitting_cards(self, requests: Sequence[Any | None]) -> Callable[[CardBatch], npt.NDArray[np.bool_]]:
+        """`fitting` for many cards at once that are not cut by MIG: bool [k, requests]; with `chooser` only."""
+        raise NotImplementedError
+
     @abstractmethod
     def number(self, request: Any) -> int:
         """The number of different devices that a pod needs."""
@@ -131,9 +141,17 @@ class DeviceType(ABC):
         model = card.model
         return max(0, model.memory - card.used_memory) * WHOLE // model.memory if model.memory else 0
 
+    def free_parts(self, cards: CardBatch) -> npt.NDArray[np.int64]:
+        """`free_part` of many cards: int64 [k]; with `chooser` only."""
+        raise NotImplementedError
+
     @abstractmethod
     def weighted(self, score: float) -> float:
         """The score of a node, of the score of a choice."""
+
+    def weighted_many(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """`weighted` of each."""
+        return np.array([self.weighted(score) for score in scores.tolist()], dtype=np.float64)
 
     @abstractmethod
     def refusal(self, refused: NoChoice) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from capcard_sched.framework.api.shared_devices import DeviceChanges
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import NodeView, Rows
     from capcard_sched.model.job import Node
     from capcard_sched.model.task_class import TaskClass
+    from capcard_sched.plugins.deviceshare.card_columns import CardBatch
     from capcard_sched.plugins.deviceshare.device_rows import DeviceRows
     from capcard_sched.plugins.deviceshare.device_states import Requests
     from capcard_sched.plugins.deviceshare.device_type import DeviceType
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
     #: Index of the kind of devices, and state of the card.
     _Device: TypeAlias = tuple[int, SharedCard]
+    _Devices: TypeAlias = tuple[int, CardBatch]
 
 
 class FreeDevices:
@@ -60,6 +64,13 @@ class FreeDevices:
     def states_after(self, request: Requests, states: Rows) -> Rows:
         return self._results.of_requests(request).after_many(states)
 
+    def changes(self, request: Requests, states: Rows) -> DeviceChanges | None:
+        """See `SharedDevices`."""
+        found = self._results.of_requests(request).changes(states)
+        if found is None:
+            return None
+        return DeviceChanges(found.fits, (found.kind, found.before), (found.kind, found.after))
+
     def devices(self, state: int) -> list[_Device]:
         cards = self._rows.states.cards_of(state) or ()
         return [(kind, card) for kind, own in enumerate(cards) for card in own or ()]
@@ -69,6 +80,11 @@ class FreeDevices:
         kind, card = device
         return self._types[kind].free_part(card)
 
+    def free_parts(self, devices: _Devices) -> npt.NDArray[np.int64]:
+        """See `SharedDevices`."""
+        kind, cards = devices
+        return self._types[kind].free_parts(cards)
+
     def fitting(self, requests: Sequence[Requests | None]) -> Callable[[_Device], npt.NDArray[np.bool_]]:
         """See `SharedDevices`."""
         checks = [
@@ -76,6 +92,14 @@ class FreeDevices:
             for index, kind in enumerate(self._types)
         ]
         return lambda device: checks[device[0]](device[1])
+
+    def fitting_many(self, requests: Sequence[Requests | None]) -> Callable[[_Devices], npt.NDArray[np.bool_]]:
+        """See `SharedDevices`."""
+        checks = {
+            index: kind.fitting_cards([None if request is None else request[index] for request in requests])
+            for index, kind in enumerate(self._types)
+        }
+        return lambda devices: checks[devices[0]](devices[1])
 
     def number(self, request: Requests) -> int:
         pairs = zip(self._types, request, strict=True)

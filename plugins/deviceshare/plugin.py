@@ -261,11 +261,12 @@ class DeviceShare(Plugin):
         if type(verdict) is FilterResult:  # it keeps no reasons
             verdict.reject(refused, Code.UNSCHEDULABLE, "")
             return
-        by_reason: dict[str, list[int]] = {}
-        for number in sorted(set(numbers[refused].tolist())):
-            by_reason.setdefault(results.in_state(number).reason, []).append(number)
-        for reason, group in by_reason.items():
-            verdict.reject(np.isin(numbers, group), Code.UNSCHEDULABLE, reason)
+        reasons, texts = results.reasons(numbers[refused])
+        of_entry = np.full(len(numbers), -1, dtype=np.int64)
+        of_entry[refused] = reasons
+        lowest = {reason: int(numbers[of_entry == reason].min()) for reason in set(reasons.tolist())}
+        for reason in sorted(lowest, key=lowest.__getitem__):
+            verdict.reject(of_entry == reason, Code.UNSCHEDULABLE, texts[reason])
 
     @score(reads=NODE_PODS, when=_scores_cards)
     def score_by_cards(self, signature: PodSignature, rows: NodeView) -> Scores:

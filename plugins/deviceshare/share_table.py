@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from capcard_sched.plugins.deviceshare.card_columns import CardBatch
     from capcard_sched.plugins.deviceshare.shared_card import CardModel, SharedCard
     from capcard_sched.plugins.deviceshare.vgpu_request import Share, VgpuRequest
 
@@ -47,6 +48,25 @@ class ShareTable:
         if card.model.healthy and card.use.number < card.model.slots:
             given = self._given(card)
             found[self._entries[given.take(self._places)]] = True
+        return found
+
+    def fit_many(self, cards: CardBatch) -> Flags:
+        """The same for many cards that are not cut by MIG: bool [k, requests]."""
+        models, used = cards.models, np.bincount(cards.model).nonzero()[0]
+        need: Integers = np.zeros((len(models.known), len(self._shares)), dtype=np.int64)
+        given: Flags = np.zeros(need.shape, dtype=bool)
+        for number in used.tolist():
+            need[number], given[number] = self._of_model(models.known[number])
+        given = given.take(cards.model, axis=0)
+        given &= cards.takes_any[:, None]
+        given &= need.take(cards.model, axis=0) <= (models.memory.take(cards.model) - cards.used)[:, None]
+        given &= self._cores <= (ALL_CORES - cards.cores)[:, None]
+        given &= (self._cores != ALL_CORES) | (cards.number == 0)[:, None]
+        given &= (self._cores != 0) | (cards.cores != ALL_CORES)[:, None]
+        found: Flags = np.zeros((len(cards.model), self._count), dtype=bool)
+        if len(self._entries):
+            first = np.flatnonzero(np.diff(self._entries, prepend=-1))
+            found[:, self._entries[first]] = np.logical_or.reduceat(given.take(self._places, axis=1), first, axis=1)
         return found
 
     def _given(self, card: SharedCard) -> Flags:

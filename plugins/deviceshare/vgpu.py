@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, ClassVar, Final
 
+import numpy as np
+
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.card_registration import (
     HAMI_CORE,
@@ -25,6 +27,7 @@ from capcard_sched.plugins.deviceshare.device_choice import choose_cards, node_s
 from capcard_sched.plugins.deviceshare.device_config import DEFAULT_CONFIG
 from capcard_sched.plugins.deviceshare.device_type import WHOLE, DeviceType, NodeOffer
 from capcard_sched.plugins.deviceshare.geometry import geometry_of
+from capcard_sched.plugins.deviceshare.share_choice import ShareChooser
 from capcard_sched.plugins.deviceshare.share_table import ShareTable
 from capcard_sched.plugins.deviceshare.shared_card import ALL_CORES, CardModel, CardStates, Cause
 from capcard_sched.plugins.deviceshare.vgpu_request import vgpu_request
@@ -32,11 +35,11 @@ from capcard_sched.plugins.deviceshare.vgpu_request import vgpu_request
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 
-    import numpy as np
     import numpy.typing as npt
 
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.task_class import TaskClass
+    from capcard_sched.plugins.deviceshare.card_columns import CardBatch
     from capcard_sched.plugins.deviceshare.card_ledger import BookedDevices, CardLedger, Cards, Shares
     from capcard_sched.plugins.deviceshare.card_reasons import CardReasons
     from capcard_sched.plugins.deviceshare.device_choice import DeviceChoice, NoChoice
@@ -229,6 +232,9 @@ class VgpuDevices(DeviceType):
     def choose(self, cards: Cards, request: VgpuRequest, closed: Mapping[int, Cause]) -> DeviceChoice | NoChoice:
         return choose_cards(cards, request, self._policy, closed)
 
+    def chooser(self, request: VgpuRequest) -> ShareChooser | None:
+        return ShareChooser.of(request, self._policy)
+
     def fits(self, card: SharedCard, request: VgpuRequest) -> bool:
         return any(
             wanted is not None and not isinstance(card.try_take(wanted.share), Cause) for wanted in request.containers
@@ -236,6 +242,9 @@ class VgpuDevices(DeviceType):
 
     def fitting(self, requests: Sequence[VgpuRequest | None]) -> Callable[[SharedCard], npt.NDArray[np.bool_]]:
         return ShareTable(requests).fits
+
+    def fitting_cards(self, requests: Sequence[VgpuRequest | None]) -> Callable[[CardBatch], npt.NDArray[np.bool_]]:
+        return ShareTable(requests).fit_many
 
     def number(self, request: VgpuRequest) -> int:
         return max([0 if wanted is None else wanted.number for wanted in request.containers], default=0)
@@ -246,8 +255,19 @@ class VgpuDevices(DeviceType):
             return 0
         return max(0, min(super().free_part(card), (ALL_CORES - use.cores) * WHOLE // ALL_CORES))
 
+    def free_parts(self, cards: CardBatch) -> npt.NDArray[np.int64]:
+        memory = cards.models.memory.take(cards.model)
+        parts = (memory - cards.used).clip(0) * WHOLE // memory.clip(1)
+        found: npt.NDArray[np.int64] = np.minimum(parts, (ALL_CORES - cards.cores) * WHOLE // ALL_CORES).clip(0)
+        return found * cards.takes_any
+
     def weighted(self, score: float) -> float:
         return node_score(score, self._weight)
+
+    def weighted_many(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        never = np.isneginf(scores)
+        found: npt.NDArray[np.float64] = np.floor(np.where(never, 0.0, scores) + 0.5) * max(0, self._weight)
+        return np.where(never, scores, found)
 
     def refusal(self, refused: NoChoice) -> str:
         return f"hami-vgpuDeviceSharing error ({refused.cause.value})"

@@ -130,6 +130,6 @@ class ExtendedClaims:
         codes = np.zeros(len(rows), dtype=np.int64)
         for index, (resource, _) in enumerate(found.classes):
             codes |= rows.take(self._mask(resource)).astype(np.int64) << index
-        for code in np.unique(codes).tolist():
+        for code in np.bincount(codes).nonzero()[0].tolist():
             classes = tuple([each for index, each in enumerate(found.classes) if code >> index & 1])
             yield np.flatnonzero(codes == code), found._replace(classes=classes) if classes else None

@@ -138,7 +138,7 @@ class VolumeReach:
 def _union(parts: list[Rows]) -> Rows:
     if len(parts) == 1:
         return np.sort(parts[0])
-    return np.unique(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.intp)
+    return np.bincount(np.concatenate(parts)).nonzero()[0] if parts else np.zeros(0, dtype=np.intp)
 
 
 #: Values in place of a volume's version: the volume is to be provisioned, or there is none.

@@ -102,6 +102,16 @@ class NodeView:
             return self
         return NodeView(self.table, self.rows.take(places), future=self.future)
 
+    def only(self, places: Rows) -> NodeView:
+        """Some entries, with their further pods. `places`: intp, ascending."""
+        charged = None if self._charged is None else self._charged.take(places, axis=0)
+        allocatable = None if self._allocatable is None else self._allocatable.take(places, axis=0)
+        states = None
+        if self._states is not None:
+            states = {plugin: numbers.take(places) for plugin, numbers in self._states.items()}
+        rows = self.rows.take(places)
+        return NodeView(self.table, rows, allocatable=allocatable, charged=charged, states=states, future=self.future)
+
     def state(self, plugin: str, now: Rows) -> Rows:
         """The plugin's node state (hook `node_state`) of each entry: int64 [k]. `now`: the states of all nodes."""
         found: Rows = self.take(now) if self._states is None else self._states[plugin]

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
+    import numpy as np
+    import numpy.typing as npt
+
     from capcard_sched.framework.api.node_view import Mask, NodeView, Rows
     from capcard_sched.model.job import Node
     from capcard_sched.model.task_class import TaskClass
+
+
+class DeviceChanges(NamedTuple):
+    """The device of each node that one more pod changes."""
+
+    #: Whether the node takes the pod; the devices of the others do not count: bool [k].
+    fits: Mask
+    #: [k] devices.
+    before: Any
+    after: Any
 
 
 class SharedDevices(Protocol):
@@ -41,14 +54,23 @@ class SharedDevices(Protocol):
     def states_after(self, request: Any, states: Rows) -> Rows:
         """`state_after` of each state: int64 [k]."""
 
+    def changes(self, request: Any, states: Rows) -> DeviceChanges | None:
+        """The device of each state that one more pod changes; None where pods may change several."""
+
     def devices(self, state: int) -> Sequence[Hashable]:
         """The devices of a node; equal ones are alike."""
 
     def free_part(self, device: Any) -> int:
         """The smallest part, over the amounts of a device, that no pod holds; 0 for one that takes no pod at all."""
 
+    def free_parts(self, devices: Any) -> Rows:
+        """`free_part` of each device of `DeviceChanges`: int64 [k]."""
+
     def fitting(self, requests: Sequence[Any | None]) -> Callable[[Any], Mask]:
         """A function of a device: which requests want a share that it has, False for None: bool [requests]."""
+
+    def fitting_many(self, requests: Sequence[Any | None]) -> Callable[[Any], npt.NDArray[np.bool_]]:
+        """`fitting` for the devices of `DeviceChanges`: bool [k, requests]."""
 
     def number(self, request: Any) -> int:
         """The number of different devices that a pod needs."""

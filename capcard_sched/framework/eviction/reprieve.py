@@ -148,7 +148,7 @@ class Reprieve:
             engine, table = self._session.engine, self._session.nodes
             tasks = [one.tasks[0] for one in self._statement.placements]
             signatures = dict.fromkeys(engine.signature(self._queue, task) for task in tasks)
-            rows = np.unique(np.concatenate([engine.candidates(each, future=True) for each in signatures]))
+            rows = np.concatenate([engine.candidates(each, future=True) for each in signatures])
             wanted = cls.fit_request > 0
             self._spare = np.zeros(len(table), dtype=np.int64)
             self._spare[rows] = (table.future_idle(rows)[:, wanted] // cls.fit_request[wanted]).min(axis=1)

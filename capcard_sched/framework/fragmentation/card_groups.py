@@ -18,7 +18,7 @@ from capcard_sched.framework.fragmentation.request_mix import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -53,13 +53,17 @@ class CardGroups:
         self.of_row: npt.NDArray[np.int64] = np.array(of_row, dtype=np.int64)
         #: The resources that count whole devices, in order of name.
         self.resources: list[str] = sorted({resource for group in self.groups for resource in group.offers})
+        #: See `NodeValues.amounts`, of the values that were made last.
+        self._amounts: Mapping[RequestKind, int] = {}
 
     def values(self, session: Session, entries: Sequence[MixEntry] = ()) -> NodeValues | None:
         """The values of nodes for the pods of the cluster, or for `entries`; None without any. O(pods)."""
         shared, resources = session.snapshot.shared_devices, self.resources
         gang = largest_gang(session.jobs.values(), resources, shared)
         kinds = _kinds(self, session, entries)
-        return NodeValues(kinds, self.groups, session.resources, resources, shared, gang) or None
+        values = NodeValues(kinds, self.groups, session.resources, resources, shared, gang, self._amounts)
+        self._amounts = values.amounts
+        return values or None
 
     def kinds(self, session: Session, entries: Sequence[MixEntry] = ()) -> KindTable:
         """The smallest kinds of the pods of the cluster, or of `entries`. O(pods)."""

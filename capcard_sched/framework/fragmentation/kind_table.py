@@ -78,6 +78,7 @@ class KindTable:
         ).reshape(len(groups), len(self.kinds))
         self._by_device: dict[Hashable, tuple[int, Flags]] = {}
         self._fitting: Callable[[Any], Flags] | None = None
+        self._fitting_many: Callable[[Any], Flags] | None = None
 
     def fit_cpu(self, free: Matrix) -> Flags:
         """Whether free cpu suffices for a pod: bool [k, kinds]. `free`: int64 [k, resources], base units."""
@@ -99,6 +100,14 @@ class KindTable:
                 self._fitting = shared.fitting([kind.shared for kind in self.kinds])
             found = self._by_device[device] = shared.free_part(device), self._fitting(device)
         return found
+
+    def of_changes(self, devices: Any) -> tuple[Integers, Flags]:
+        """`of_device` for the devices of `DeviceChanges`: int64 [k] and bool [k, kinds]."""
+        shared = self.shared
+        assert shared is not None
+        if self._fitting_many is None:
+            self._fitting_many = shared.fitting_many([kind.shared for kind in self.kinds])
+        return shared.free_parts(devices), self._fitting_many(devices)
 
     def forget_devices(self) -> None:
         self._by_device.clear()

@@ -24,7 +24,8 @@ from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
+    from typing import TypeAlias
 
     import numpy.typing as npt
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from capcard_sched.model.resources import Matrix, ResourceColumns, Vector
 
     Integers = npt.NDArray[np.int64]
+    #: Free shared devices, int64 [k], and what each kind can use of them, int64 [k, kinds]; thousandths.
+    _Parts: TypeAlias = tuple[Integers, Matrix]
 
 #: The sum of the weights of all kinds, and the demand of a model that is as scarce as the cluster as a whole.
 WEIGHTS: Final = 1024
@@ -66,13 +69,19 @@ class NodeValues:
         resources: Sequence[str],
         shared: SharedDevices | None,
         gang: RequestKind | None = None,
+        amounts: Mapping[RequestKind, int] = {},
     ) -> None:
-        """`groups` by number of the group; `resources`: those that count whole devices; `gang`: see `largest_gang`."""
+        """`groups` by number of the group; `resources`: those that count whole devices; `gang`: see `largest_gang`.
+
+        `amounts`: those of other values of the same groups.
+        """
         self._shared = shared
         #: The largest waiting gang alone, with the groups that accept it.
         self._gang = KindTable([] if gang is None else [gang], groups, columns, resources, shared)
-        amounts = {kind: self._amount(kind, groups) for kind in kinds}
-        mix = largest(kinds, amounts)
+        found = [(kind, amounts.get(kind)) for kind in kinds]
+        #: Thousandths of a device that a pod of each kind requests.
+        self.amounts = {kind: self._amount(kind, groups) if known is None else known for kind, known in found}
+        mix = largest(kinds, self.amounts)
         self._table = KindTable([kind for kind, _ in mix], groups, columns, resources, shared)
         #: Those of `KindTable.devices` after cpu and memory.
         self._columns: Integers = np.array([CPU_COLUMN, MEMORY_COLUMN, *self._table.devices], dtype=np.int64)
@@ -80,13 +89,15 @@ class NodeValues:
         self._least = np.where(self._table.is_shared, _NEVER, self._table.amounts)
         requested = sum(amount for _, amount in mix)
         self._weights = np.array([max(1, WEIGHTS * amount // requested) for _, amount in mix], dtype=np.int64)
-        self._set_ratios(kinds, amounts)
+        self._set_ratios(kinds, self.amounts)
         self._demand = self._demands([amount for _, amount in mix], groups)
         #: State of shared devices to its row in the next two.
         self._places: dict[int, int] = {}
-        #: Free devices of states, thousandths: int64 [states]; what each kind can use of them: int64 [states, kinds].
+        #: Free devices of states, thousandths: int64 [states]; those that fit each kind, and how many devices have
+        #: some: int64 [states, kinds].
         self._totals: Integers = np.zeros(_FIRST_STATES, dtype=np.int64)
-        self._usable: Matrix = np.zeros((_FIRST_STATES, len(mix)), dtype=np.int64)
+        self._sums: Matrix = np.zeros((_FIRST_STATES, len(mix)), dtype=np.int64)
+        self._counts: Matrix = np.zeros((_FIRST_STATES, len(mix)), dtype=np.int64)
 
     def __bool__(self) -> bool:
         return bool(self._table.kinds)
@@ -126,19 +137,21 @@ class NodeValues:
             found[accepted] += EVEN * amount * everything // (max(1, int(devices[accepted].sum())) * total)
         return found.clip(_LEAST_DEMAND, _MOST_DEMAND)
 
-    def losses(self, free: Matrix, request: Vector, states: tuple[Rows, Rows] | None, groups: Integers) -> Integers:
+    def losses(
+        self, free: Matrix, request: Vector, shared: tuple[Hashable | None, Rows] | None, groups: Integers
+    ) -> Integers:
         """What nodes lose of their values to one pod: int64 [k], in thousandths of a device times UNITS.
 
         Of equal losses, the one is less that leaves space for more pods of the largest waiting gang.
 
-        `free`: int64 [k, resources], base units; `request`: of the pod, int64 [resources]; `states`: of shared devices,
-        before and after the pod, int64 [k] each, -1 for a node that does not take it; `groups`: int64 [k].
+        `free`: int64 [k, resources], base units; `request`: of the pod, int64 [resources]; `shared`: its request of
+        shared devices, and their states before it, int64 [k]; `groups`: int64 [k].
         """
         count = len(free)
         both: Matrix = np.empty((2 * count, len(self._columns)), dtype=np.int64)
         both[:count] = free.take(self._columns, axis=1)
         both[count:] = both[:count] - request.take(self._columns)
-        values = self._values_of(both, None if states is None else np.concatenate(states), np.tile(groups, 2))
+        values = self._values_of(both, None if shared is None else self._shared_parts(*shared), np.tile(groups, 2))
         found: Integers = (values[:count] - values[count:]) * self._demand.take(groups) * _TIES
         if self._gang.kinds:
             space = self._space(both, np.tile(groups, 2))
@@ -154,10 +167,10 @@ class NodeValues:
                 found = np.minimum(found, positive[:, column] // amount)
         return found * self._gang.accepts[:, 0].take(groups)
 
-    def _values_of(self, free: Matrix, states: Rows | None, groups: Integers) -> Integers:
+    def _values_of(self, free: Matrix, shared: _Parts | None, groups: Integers) -> Integers:
         """Values without the demand: int64 [k]. `free`: int64 [k, columns]."""
         positive = np.maximum(free, 0)
-        bound, usable = self._usable_by_kind(free, positive[:, _DEVICES:], states, groups)
+        bound, usable = self._usable_by_kind(free, positive[:, _DEVICES:], shared, groups)
         if self._per_cpu:
             bound = np.minimum(bound, positive[:, CPU_COLUMN] * self._per_cpu >> 10)
         if self._per_mib:
@@ -166,7 +179,7 @@ class NodeValues:
         return found
 
     def _usable_by_kind(
-        self, free: Matrix, devices: Matrix, states: Rows | None, groups: Integers
+        self, free: Matrix, devices: Matrix, shared: _Parts | None, groups: Integers
     ) -> tuple[Integers, Matrix]:
         """Free devices, int64 [k], and what each kind can use of them, int64 [k, kinds], thousandths."""
         table = self._table
@@ -175,14 +188,36 @@ class NodeValues:
         if len(table.devices):
             own = devices.take(table.places, axis=1)
             usable = own * (own >= self._least)
-        if states is not None:
-            places = self._places_of(states)
-            total = total + self._totals.take(places)
-            usable = usable + self._usable.take(places, axis=0)
+        if shared is not None:
+            total = total + shared[0]
+            usable = usable + shared[1]
         fits = table.fit_cpu(free)
         fits &= table.fit_memory(free)
         fits &= table.accepts.take(groups, axis=0)
         return total, usable * fits
+
+    def _shared_parts(self, request: Hashable | None, states: Rows) -> _Parts:
+        """Free shared devices, and what each kind can use of them, before and after a pod: int64 [2k], [2k, kinds]."""
+        shared, table = self._shared, self._table
+        places = self._places_of(states)
+        totals, sums, counts = self._totals.take(places), self._sums.take(places, 0), self._counts.take(places, 0)
+        if request is None or shared is None:
+            return np.tile(totals, 2), np.tile(sums * (counts >= table.numbers), (2, 1))
+        changes = shared.changes(request, states)
+        if changes is None:
+            places = self._places_of(np.concatenate([states, shared.states_after(request, states)]))
+            sums, counts = self._sums.take(places, 0), self._counts.take(places, 0)
+            return self._totals.take(places), sums * (counts >= table.numbers)
+        count = len(states)
+        (before, fitted), (after, fits) = table.of_changes(changes.before), table.of_changes(changes.after)
+        total = np.concatenate([totals, (totals + after - before) * changes.fits])
+        usable: Matrix = np.empty((2 * count, len(table.kinds)), dtype=np.int64)
+        usable[:count] = sums * (counts >= table.numbers)
+        sums += after[:, None] * fits - before[:, None] * fitted
+        counts += (after > 0)[:, None] & fits
+        counts -= (before > 0)[:, None] & fitted
+        usable[count:] = sums * (counts >= table.numbers) * changes.fits[:, None]
+        return total, usable
 
     def _places_of(self, states: Rows) -> Integers:
         """The rows of states in `_totals` and `_usable`: int64 [k]."""
@@ -200,19 +235,11 @@ class NodeValues:
         if found == len(self._places) - 1:
             if found == len(self._totals):
                 self._totals = np.concatenate([self._totals, np.zeros_like(self._totals)])
-                self._usable = np.concatenate([self._usable, np.zeros_like(self._usable)])
+                self._sums = np.concatenate([self._sums, np.zeros_like(self._sums)])
+                self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
             parts = [self._table.of_device(device) for device in self._shared.devices(state)] if self._shared else []
             self._totals[found] = sum([part for part, _ in parts])
-            usable = _usable(np.stack([part * fits for part, fits in parts]), self._table.numbers) if parts else 0
-            self._usable[found] = usable
+            own = np.stack([part * fits for part, fits in parts]) if parts else np.zeros((1, 1), dtype=np.int64)
+            self._sums[found] = own.sum(axis=0)
+            self._counts[found] = (own > 0).sum(axis=0)
         return found
-
-
-def _usable(parts: Matrix, numbers: Integers) -> Integers:
-    """What kinds can use of the devices of a node: int64 [kinds].
-
-    `parts`: int64 [devices, kinds], 0 for a device that does not fit; `numbers`: int64 [kinds], the different devices
-    that a pod needs.
-    """
-    found: Integers = parts.sum(axis=0) * ((parts > 0).sum(axis=0) >= numbers)
-    return found

@@ -165,9 +165,12 @@ class SignatureHooks:
         if self._hooks.row_filters:
             result = FilterResult(len(selection))
             self.filter_rows(selection, result)
-        total = self.row_scores(selection)
-        if result is not None and not result.unanimous:
-            total = np.where(result.ok, total, _NEVER)  # a new array: the old one may belong to a plugin
+        if result is None or result.unanimous:
+            return self.row_scores(selection)
+        total = np.full(len(selection), _NEVER)
+        kept = result.ok.nonzero()[0]
+        if len(kept):
+            total[kept] = self.row_scores(selection.only(kept))
         return total
 
     def row_scores(self, selection: NodeView) -> Scores:

@@ -52,6 +52,9 @@ _STEPS_AHEAD = 8
 _FEW_EVENTS = 32
 
 _NEVER = float("-inf")
+_UNKNOWN = float("nan")
+#: A position beyond the log of classes.
+_NOTHING_UNREAD = 1 << 62
 #: The lowest score of a feasible class.
 _LOWEST = -sys.float_info.max
 #: Threshold of resources that are not requested: any node meets it.
@@ -86,6 +89,7 @@ class Ranking:
         "_signature",
         "_static",
         "_successors",
+        "_unread",
         "is_per_node",
         "known_limit",
     )
@@ -297,6 +301,7 @@ class Ranking:
         call `applied`; otherwise the next `sync` detects the difference.
         """
         taken: list[int] = []
+        self._unread = _NOTHING_UNREAD
         classes, successors = self._node_classes, self._successors
         rows_of, score_of = classes.rows, self._scores.item
         left_of = list(alternative_limits)
@@ -328,13 +333,13 @@ class Ranking:
             self._head = head + 1
             if rows:
                 self._list((negative, rows[0], node_class))
-            if score != _NEVER and rows_of[after][0] == row:
+            if score > _NEVER and rows_of[after][0] == row:
                 self._list((-score, row, after))
             if alternatives is not None and (alternative := int(alternatives[row])) >= 0:
                 left_of[alternative] -= 1
                 if left_of[alternative] <= 0:
                     break
-        self._position = classes.logged
+        self._position = min(classes.logged, self._unread)
         return taken
 
     def _replace_head(self, negative: float, rows: list[int], row: int, node_class: int) -> None:
@@ -362,9 +367,15 @@ class Ranking:
         self._node_classes.mark_synced()
 
     def _score_after(self, node_class: int, after: int, count: int) -> float:
-        """The score of a row of `node_class` with one more pod, as node class `after`; scores the next classes, too."""
+        """The score of a row of `node_class` with one more pod, as node class `after`; scores the next classes, too.
+
+        NaN after the last pod: `sync` scores `after` with the classes that others change, if there is a next pod.
+        """
         known = self._scores_after
         if node_class not in known:
+            if count == 1:
+                self._unread = self._node_classes.logged
+                return _UNKNOWN
             wanted = [node_class]
             for _, _, other in self._listed[self._head + 1 : self._head + 2 * min(count, _SCORED_AHEAD)]:
                 if len(wanted) == _SCORED_AHEAD:
