@@ -296,7 +296,9 @@ def _quotas_too(data: JobFacts, besides: tuple[str, str] = ("", "")) -> tuple[li
     """
     short: list[str] = []
     enough: list[str] = []
-    accepted = [line for cards in data.pod_cards for line in cards.choices] or [tuple(key.split("|")) for key in data.declared]
+    accepted = [line for cards in data.pod_cards for line in cards.choices] or [
+        tuple(key.split("|")) for key in data.declared
+    ]
     missing = 1 if data.job.is_ready() else max(1, data.job.starting_pods - data.job.ready_tasks)
     for names in dict.fromkeys((*accepted, (CPU,), (MEMORY,))):
         lacks, fits = [], []
