@@ -98,6 +98,8 @@ class JobFacts:
         #: Queue to `spec.capability`.
         self.capabilities = {name: one.capability or {} for name, one in state.queues.items()}
         self._refusal_of: dict[str, Refusal] = {}
+        #: First names of pending pods whose required affinity keeps them off every node that would do.
+        self.apart: set[str] = set()
         self.limits = limits.limits(job.queue, self._requested()) if job.queue in state.queues else ()
         self.pending = self._pending()
         self.limits += self._limits_of_refusals()
@@ -198,6 +200,8 @@ class JobFacts:
             elif message and rejection.message != message:
                 rejection = None  # the attempt had other pods of the gang on nodes
         nodes, nearest = (rejection.nodes, rejection.nearest) if rejection is not None else ((), ())
+        if rejection is not None and rejection.is_apart:
+            self.apart.add(names[0])
         if outcome.refusal is not None:
             self._refusal_of[names[0]] = outcome.refusal
         return PendingPods(

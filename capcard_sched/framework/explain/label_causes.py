@@ -112,19 +112,6 @@ def affinity_cause(snapshot: Snapshot, task: Task) -> str:
     return f"; {brief(names)} {'is' if len(names) == 1 and not own else 'are'} on {on}"
 
 
-def lacks_pods(snapshot: Snapshot, task: Task) -> bool:
-    """Whether a pod awaits pods of others, and no node has one that all of its terms select."""
-    if not awaits_pods(snapshot, task):
-        return False
-    selectors, known = list(_selectors(task, _terms(task))), snapshot.namespaces
-    return not any(
-        one.node is not None
-        and one.status not in COMPLETED_STATUSES
-        and all(selector.selects(one.namespace, one.labels, known) for selector in selectors)
-        for one in snapshot.tasks_by_uid.values()
-    )
-
-
 def affine_nodes(snapshot: Snapshot, task: Task) -> frozenset[str]:
     """The nodes that share each topology of the required affinity of a pod with a placed pod that all terms select."""
     terms = _terms(task)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.framework.explain.device_causes import missing_claims
-from capcard_sched.framework.explain.label_causes import NO_AFFINE_POD, affinity_cause, lacks_pods
+from capcard_sched.framework.explain.label_causes import NO_AFFINE_POD, affine_nodes, affinity_cause
 from capcard_sched.framework.explain.limit_causes import quota_beside
 from capcard_sched.framework.explain.rejections import CORDONED, INSUFFICIENT, TAINTED
 from capcard_sched.framework.explain.sentences import (
@@ -41,15 +41,21 @@ def no_node(data: JobFacts, pods: PendingPods, *, restricted: bool = False) -> t
     """Summary and facts of pods that no node fits. `restricted`: that no node of a HyperNode fits."""
     summary, facts = _no_node(data, pods, restricted=restricted)
     task = _first(data, pods)
-    if task is None or pods.refusal is not None or not lacks_pods(data.session_snapshot, task):
+    if task is None or pods.names[0] not in data.apart:
         return summary, facts
     of_affinity = next((row.text for row in pods.nodes if row.decides and row.reason == NO_AFFINE_POD), "")
     if of_affinity and of_affinity in summary:
         return summary, facts
     # The resources are checked first; what they lack on some nodes the pod does not need on others.
-    text = f"pod affinity: no node has a pod that it selects{affinity_cause(data.session_snapshot, task)}"
+    snapshot = data.session_snapshot
+    where = "that is large enough is in the topology of" if affine_nodes(snapshot, task) else "has"
+    text = f"pod affinity: no node {where} a pod that it selects{affinity_cause(snapshot, task)}"
     rest = [fact for fact in facts if not of_affinity or fact != capital(of_affinity)]
-    return f"{_NO_NODE}{text}", [capital(summary.removeprefix(_NO_NODE)), *rest]
+    former = summary.removeprefix(_NO_NODE)
+    row = next((row for row in pods.nodes if row.text == former), None)
+    if not any(fact.startswith(former) for fact in rest):
+        rest[:0] = [capital(former) if row is None else _sentence(row)]
+    return f"{_NO_NODE}{text}", rest
 
 
 def _no_node(data: JobFacts, pods: PendingPods, *, restricted: bool) -> tuple[str, list[str]]:

@@ -119,6 +119,8 @@ class PodRejection(NamedTuple):
     nearest: tuple[NearestNode, ...] = ()
     #: The text of the pod's condition.
     message: str = ""
+    #: No node that is large enough and has a card for the pod is near the pods that its affinity requires.
+    is_apart: bool = False
 
     @property
     def causes(self) -> list[RejectedNodes]:
@@ -179,7 +181,8 @@ def rejection_of(session: Session, engine: PlacementEngine, task: Task) -> PodRe
     only_small = small & ~other_card & ~fixed & ~blocked & ((view.allocatable > 0) | (request <= 0)).all(axis=1)
     everything = np.ones(len(view), bool)
     affine, near = diagnosis.entries.get(NO_AFFINE_POD), np.ones(len(view), bool)
-    if affine is not None:
+    awaits = awaits_pods(session.snapshot, task)
+    if awaits or affine is not None:
         names = affine_nodes(session.snapshot, task)
         near = np.array([session.nodes.nodes[row].name in names for row in view.rows.tolist()], bool)
     shut = with_card & _excluded(diagnosis)
@@ -193,7 +196,8 @@ def rejection_of(session: Session, engine: PlacementEngine, task: Task) -> PodRe
         ~other_card,
         everything,
     )
-    if affine is not None and awaits_pods(session.snapshot, task) and not (with_card & near).any():
+    is_apart = awaits and not (with_card & near).any()
+    if affine is not None and is_apart:
         # Nodes with another reason lack these pods, too.
         tiers = (with_card & affine, *tiers)
     nearest = next((tier for tier in tiers if tier.any()), tiers[-1])
@@ -223,7 +227,7 @@ def rejection_of(session: Session, engine: PlacementEngine, task: Task) -> PodRe
             )
         )
     found.sort(key=lambda row: (not row.decides, -len(row.names), -row.nodes, row.reason))
-    return PodRejection(tuple(found), details, text)
+    return PodRejection(tuple(found), details, text, is_apart)
 
 
 def _excluded(diagnosis: Diagnosis) -> NDArray[np.bool_]:
