@@ -197,9 +197,9 @@ def job_plugins_page() -> str:
         "",
         "`spec.plugins` of a Job maps a plugin to its arguments. Accepted spellings are those of Go: `--name=value`,",
         "`--name value`, `-name=value`, and `--name` for an argument that is true or false. The first word that is not",
-        "an argument of the plugin ends the list; it and the words behind it have no effect. A number out of range",
-        "counts as the default. The Job runs: admission and `capcard-sched validate` warn of each such word, and it",
-        "has the event `PluginArgumentIgnored`.",
+        "an argument of the plugin, or whose value cannot be parsed, ends the list; it and the words after it have no",
+        "effect. A number out of range counts as the default. The Job runs: admission and `capcard-sched validate`",
+        "warn about each such word, and the Job has an event `PluginArgumentIgnored` for each.",
         "",
     ]
     for name, plugin in JOB_PLUGINS.items():

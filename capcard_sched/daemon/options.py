@@ -94,8 +94,9 @@ class Options(LeaderOptions):
     before all other jobs. Its bound pods are evicted afterwards. 0: never."""
 
     wait_for_podgroups: Annotated[bool, switch(SCHEDULING)] = False
-    """A pod that names no PodGroup waits until the controllers have made one: no pod of a gang starts before that. For
-    clusters in which the PodGroup controller runs. By default such a pod is a job of its own."""
+    """A pod that names no PodGroup is not scheduled until the controllers have created one: no pod of a gang starts
+    alone. Requires pg-controller with the same scheduler names; without it such pods stay pending. By default such a
+    pod is a job of its own."""
 
     pod_pending_reasons: Annotated[Literal["precise", "volcano"], flag(SCHEDULING)] = "precise"
     """Reasons of the pod condition PodScheduled. precise: Unschedulable, for which cluster autoscalers add nodes, only

@@ -16,7 +16,7 @@ CAUSES: Final = {
     "same-queue": "of the same queue",
     "service-type": "without volcano.sh/service.type=training",
     "other-job": "of other jobs",
-    "no-job": "of other schedulers",
+    "no-job": "in no queue, or of other schedulers",
     "queue-not-reclaimable": "in queues with reclaimable: false",
     "terminating": "terminating",
     "not-running": "not running",

@@ -210,7 +210,7 @@ def parse_plugin_arguments(plugin: str, words: Iterable[str]) -> PluginArguments
     cause = _shown(given[ignored[-1].place]) if ignored else quoted("--")
     ignored += [
         IgnoredArgument(
-            index, f"argument {_shown(given[index])} has no effect behind {cause}", accepted_arguments(plugin)
+            index, f"argument {_shown(given[index])} has no effect after {cause}", accepted_arguments(plugin)
         )
         for index in range(position, len(given))
     ]

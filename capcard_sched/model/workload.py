@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.model.annotations import JOB_NAME
@@ -26,6 +27,7 @@ WORKLOAD_KINDS: Final = {
 KUBE_KIND: Final = "podgroup.scheduling.k8s.io"
 #: Prefix of the PodGroups that controllers create for pods without one; the owner's uid follows.
 MADE_GROUP: Final = "podgroup-"
+_UID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Label of a Deployment's pods; its value is part of their names.
 _TEMPLATE_HASH: Final = "pod-template-hash"
 #: Labels with the name of a batch Job, the newer first.
@@ -56,6 +58,13 @@ def is_of_vcjob(job: Job) -> bool:
 def has_no_group_of_its_own(job: Job, task: Task) -> bool:
     """Whether a pod has no PodGroup, or one that a controller created for this pod alone."""
     return job.implicit or job.name == f"{MADE_GROUP}{task.uid}"
+
+
+def names_made_group(job: Job) -> bool:
+    """Whether the name is that of a PodGroup which the controllers create: of the uid of a pod or its controller."""
+    uids = {task.uid for task in job.tasks.values()}
+    _, _, uid = job.name.partition(MADE_GROUP)
+    return job.name.startswith(MADE_GROUP) and (uid in uids or _UID.fullmatch(uid) is not None)
 
 
 def has_made_group(job: Job) -> bool:

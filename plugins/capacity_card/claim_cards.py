@@ -254,7 +254,8 @@ class ClaimCards:
         if any(len(line) > 1 for line in others):
             listed = " and one of ".join(f"<{'|'.join(line)}>" for line in lines if len(line) > 1)
             text = f"resourceClaims of one of cards {listed} in one pod are not supported"
-            return ClaimDemand(error=f"{text}: {CARD_NAME} of the pod may name the cards")
+            example = "|".join(line[0] for line in lines if len(line) > 1)
+            return ClaimDemand(error=f"{text}; set {CARD_NAME} to a card of each, such as {example}")
         ranges = requests[0].ranges if len(requests) == 1 else _sums(requests, lines)
         of_shared = {key: _sums(found, lines) for key, found in shared.items()}
         least = cards[0] if len(cards) == 1 else min(cards, key=lambda card: ranges[card][1])

@@ -47,6 +47,9 @@ def wrong_fixes(world: World, job: Waiting, found: JobDiagnosis) -> Iterator[tup
         if not later.running(job) and any(pod["metadata"].get("deletionTimestamp") for pod in later.of("Pod")):
             later = _applied(world, job, changes, _WITH_VICTIMS)
         members = later.pods_of(job)
+        group = later.get("PodGroup", job.group)
+        if not later.members(job.group) and group is not None and (group.get("status") or {}).get("phase") == "Inqueue":
+            continue  # admitted; nothing creates pods of a PodGroup
         running = later.running(job)
         goal = job.minimum
         if job.running >= job.minimum:

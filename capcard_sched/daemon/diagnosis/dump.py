@@ -76,6 +76,7 @@ def snapshot(core: CoreSnapshot, now: float) -> bytes:
         "units": _UNITS,
         "schedulerNames": sorted(state.scheduler_names),
         "defaultQueue": state.default_queue,
+        "waitsForPodGroups": state.waits_for_groups,
         "terms": state.terms,
         "schedulerConf": {
             "hash": core.conf.hash,

@@ -246,8 +246,8 @@ HOOKS: tuple[Hook, ...] = (
     ),
     Hook(
         "claim_cards",
-        "(queue, task) -> UsableCards | None: the cards of which a pod gets devices by its ResourceClaims, one of some "
-        "and further ones, and at most how many thousandths of each. Called for the signature of the pod, and when it "
+        "(queue, task) -> UsableCards | None: the cards of the ResourceClaims of a pod, one of `names` and all of "
+        "`others`, and at most how many thousandths of each. Called for the signature of the pod, and when it "
         "is placed",
         None,
         Combine.FIRST,

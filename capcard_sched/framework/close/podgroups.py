@@ -22,7 +22,7 @@ from capcard_sched.model.status import (
     PodGroupPhase,
     TaskStatus,
 )
-from capcard_sched.model.workload import MADE_GROUP
+from capcard_sched.model.workload import names_made_group
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -106,8 +106,8 @@ def refusal_of(job: Job) -> Refusal:
     text = row.render(namespace=job.namespace, name=job.name)
     if name:
         text = reasons.KUBE_GROUP_MISSING.render(name=name)
-    elif job.name.startswith(MADE_GROUP):
-        text = reasons.AUTOMATIC_GROUP_MISSING.render()
+    elif names_made_group(job):
+        text = reasons.AUTOMATIC_GROUP_MISSING.render(name=job.name)
     return Refusal("session", "", row.code, text, event=True, pods_too=True)
 
 

@@ -247,12 +247,27 @@ def _return_late_capacity(session: Session) -> None:
 
 @contextmanager
 def as_actions_saw(session: Session) -> Iterator[None]:
-    """The nodes of a session that is closed as its actions saw them: without the capacity that is released late."""
+    """The nodes of a session that is closed as its actions saw them.
+
+    With the capacity of nominated pods, and without that which is released late.
+    """
+    held: list[tuple[int, Vector]] = []
+    table = session.nodes
+    for nomination in session.carry_over.nominations.values():
+        task, node = session.snapshot.tasks_by_uid.get(nomination.uid), session.nodes.by_name.get(nomination.node)
+        if task is not None and node is not None and task.node is None:
+            held.append((node.row, task.cls.request))
+    for row, part in held:
+        table.pipelined[row] += part
+        table.touch(row)
     exclude_late_capacity(session)
     try:
         yield
     finally:
         _return_late_capacity(session)
+        for row, part in held:
+            table.pipelined[row] -= part
+            table.touch(row)
 
 
 def _held_capacity(_: Session) -> list[tuple[int, Vector]]:

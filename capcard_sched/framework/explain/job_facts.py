@@ -195,7 +195,7 @@ class JobFacts:
         message = outcome.message
         if rejection is None and outcome.kind == "unfit" and self.job.queue in session.queues:
             rejection = self._limits.rejection_of(session, tasks[0])
-            if message and rejection.message != message and self.job.is_ready():
+            if message and rejection.message != message and rejection.nodes and self.job.is_ready():
                 message = rejection.message  # that of the attempt is older: no later change let the pod fit
             elif message and rejection.message != message:
                 rejection = None  # the attempt had other pods of the gang on nodes

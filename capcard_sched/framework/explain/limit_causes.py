@@ -307,7 +307,8 @@ def _quotas_too(data: JobFacts, besides: tuple[str, str] = ("", "")) -> tuple[li
             if (row.free or 0) >= needed:
                 fits.append(_has_free(row))
             elif (row.queue, row.resource) != besides:
-                lacks.append(f"Quota too: {_has_free(row)}, and {amount_of(row.resource, needed)} are needed")
+                lacking = f"{amount_of(row.resource, needed)} {form(needed, 'is', 'are')} needed"
+                lacks.append(f"Quota too: {_has_free(row)}, and {lacking}")
         short += [] if fits and len(names) > 1 else lacks
         enough += fits if {CPU, MEMORY}.isdisjoint(names) else []
     return short, enough

@@ -48,7 +48,7 @@ def no_node(data: JobFacts, pods: PendingPods, *, restricted: bool = False) -> t
         return summary, facts
     # The resources are checked first; what they lack on some nodes the pod does not need on others.
     snapshot = data.session_snapshot
-    where = "that is large enough is in the topology of" if affine_nodes(snapshot, task) else "has"
+    where = "that would do is in the topology of" if affine_nodes(snapshot, task) else "has"
     text = f"pod affinity: no node {where} a pod that it selects{affinity_cause(snapshot, task)}"
     rest = [fact for fact in facts if not of_affinity or fact != capital(of_affinity)]
     former = summary.removeprefix(_NO_NODE)

@@ -73,7 +73,7 @@ _SHARED: Final = {
     "exclusive": "the shared cards of {on} are in use",
     "type": "the annotations of the pods exclude the shared cards of {on}",
     "podgroup policy": "the shared cards of {on} have pods of the same PodGroup",
-    "exclusive rule": "the shared cards of {on} have pods of the same rule of exclusive cards",
+    "exclusive rule": "the shared cards of {on} have a pod that the same rule of GPUExclusiveRules selects",
     "mig slice": "the shared cards of {on} have no free MIG slice",
 }
 #: Filter reason to its sentence about some nodes: `{on}` are these nodes, `{has}` and `{does}` the verbs.
@@ -95,12 +95,14 @@ _TEXTS: Final = {
     "node group label not found": f"{{on}} {{does}} not have the label {NODEGROUP_NAME}",
     "node group affinity not specified": "the queue names no node group (spec.affinity), and {on} {is} in one",
     "node does not satisfy the node group affinity": "spec.affinity of the queue excludes the node group of {on}",
-    "node group resource limit exceeded": "the queue uses its limit in the node group of {on}",
+    "node group resource limit exceeded": "the request exceeds the limit of the queue in the node group of {on}",
     **{
-        f"the {kind} load of the node exceeds the upper limit.": f"the {kind} load of {{on}} exceeds the limit of usage"
+        f"the {kind} load of the node exceeds the upper limit.": f"the {kind} load of {{on}} exceeds its threshold"
         for kind in ("CPU", "memory")
     },
-    "proportional of resource ": "resource-strategy-fit reserves cpu and memory of {on} for free {reserved}",
+    "proportional of resource ": (
+        "resource-strategy-fit reserves cpu and memory on {on} for pods that request {reserved}"
+    ),
     "numa info is empty": "{on} {has} no Numatopology",
     "cpu manager policy isn't static": "the CPU manager policy of {on} is not static",
     "GpuShare no enough gpu memory": "the cards of {on} lack memory",

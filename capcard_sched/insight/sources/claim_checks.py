@@ -118,7 +118,7 @@ class _Checks:
             if problem:  # at the first slice of the pool
                 self._reported.add(pool)
                 yield Finding(
-                    "warning", "spec.pool", f"pool {'/'.join(pool)} is {problem}: its devices are not allocated"
+                    "warning", "spec.pool", f"pool {'/'.join(pool)} is {problem}; none of its devices is allocated"
                 )
         elif isinstance(decoded, DeviceClassObject):
             for index, each in enumerate(decoded.spec.selectors or ()):

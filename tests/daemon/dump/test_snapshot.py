@@ -254,6 +254,7 @@ def test_every_table_of_the_state_stands_in_the_snapshot() -> None:
         "deleted_queues": "DeletedQueue",
         "scheduler_names": "schedulerNames",
         "default_queue": "defaultQueue",
+        "waits_for_groups": "waitsForPodGroups",
         "terms": "terms",
     }
     #: Mechanics of the state, not its content.

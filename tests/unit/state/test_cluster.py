@@ -24,7 +24,7 @@ def test_a_pod_waits_for_the_group_that_the_controllers_make_and_starts_with_its
     assert "a" not in h.reasons, "the controllers need a moment"
     h.settle_for(6)
     assert h.reasons["a"] == ("GangPending", "")
-    assert h.pod_message("a") == "waiting for the PodGroup that the controllers make"
+    assert h.pod_message("a").startswith("waiting for the controllers to create PodGroup podgroup-")
     # The annotation comes first, and then the PodGroup and the other pod.
     h.do("pod g/a cpu=1")
     h.step()

@@ -87,7 +87,7 @@ class EndFix(FixKind):
         elif kind == "statefulset":
             lines = [kubectl(namespace, "scale", "statefulset", name, "--replicas=0")]
         else:
-            lines = [kubectl(namespace, "delete", "pod", *ended)]
+            lines = [kubectl(namespace, "delete", "pod", *ended)] if ended else []
             if job is not None and job.is_editable and not has_made_group(job):
                 lines.append(kubectl(namespace, "delete", "podgroup", job.name))
         scene.write(f"end {change.key}", *lines)
@@ -99,7 +99,9 @@ class EndFix(FixKind):
         is_part = change.key.split("/")[1] in _SCALED and len(pods) < active
         count = plural(len(pods), "pod")
         if not pods:
-            return f"suspend {change.key}, which has no pods"
+            kind = change.key.split("/")[1]
+            verb = "suspend" if kind == "job" else "scale down" if kind in (*_SCALED, "statefulset") else "delete"
+            return f"{verb} {change.key}, which has no pods"
         return f"end {count} of {change.key} ({brief(pods)})" if is_part else f"end {change.key} ({count})"
 
 
