@@ -145,13 +145,16 @@ class PodTable:
     def _job_key_of(self, pod: PodObject, facts: PodFacts, ref: ObjectRef, *, ours: bool) -> tuple[str, str | None]:
         """The key of the job of a pod, "" for none, and the queue that a pod without a group of its own requests.
 
-        A pod that waits for the controllers requests none: its PodGroup is missing.
+        A pod that waits for the controllers requests none: its PodGroup is missing. One with a node is a job of its own
+        then, which pods of its controller that wait are no members of.
         """
-        own_group = f"{MADE_GROUP}{facts.controller_uid or ref.uid}" if ours else ""
-        group = _group_of(facts, ours=ours) or own_group
+        named, waits = _group_of(facts, ours=ours), self._waits_for_groups
+        is_alone = waits and not named and bool(pod.spec.node_name)
+        own_group = f"{MADE_GROUP}{(not is_alone and facts.controller_uid) or ref.uid}" if ours else ""
+        group = named or own_group
         job_key = f"{ref.namespace}/{group}" if group else ""
         # Controllers annotate a pod with the group they create for it; such a pod names no group of its own.
-        is_groupless = ours and group == own_group and (bool(pod.spec.node_name) or not self._waits_for_groups)
+        is_groupless = ours and group == own_group and (is_alone or not waits)
         return job_key, facts.queue_name if is_groupless else None
 
     def _add_to(self, run: PodRun, pod: PodObject) -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import Mask
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.device_objects import Allocation, ResourceClaimTemplateSpec
-    from capcard_sched.model.job import Task
+    from capcard_sched.model.job import Node, Task
     from capcard_sched.model.pod_claims import PodClaim
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity_card.card_inventory import CardInventory
@@ -100,6 +100,8 @@ class ClaimCards:
         self._last: dict[str, tuple[Allocation, Mapping[str, int]]] = {}
         #: Generation and number of the nodes.
         self._nodes = 0, 0
+        #: Names and labels of the nodes, as a number.
+        self._labels = 0
         #: Nodes with devices of each card, with the versions of devices and nodes they were computed for.
         self._offers: tuple[tuple[int, int, int], dict[str, Mask]] | None = None
         #: Content of a claim and accepted cards to its requests for cards.
@@ -117,12 +119,18 @@ class ClaimCards:
             if claim is None or claim.allocation is None:
                 self._last.pop(key, None)
         self._nodes = session.nodes.generation, len(session.nodes)
+        reads_labels = False
+        if self._nodes != before:
+            labels, nodes = self._labels, session.nodes.nodes
+            self._labels = _labels_of(nodes) if self._devices.reads_nodes else 0
+            reads_labels = self._devices.reads_nodes and self._labels != labels
+            if reads_labels or not self._devices.reads_nodes:
+                self._devices.use_nodes(nodes)
         if self.read(snapshot.devices, snapshot.claims.claims, snapshot.claim_templates):
             return True
-        if self._nodes == before or not self._devices.reads_nodes:
-            return False
-        self._requests.clear()
-        return True
+        if reads_labels:
+            self._requests.clear()
+        return reads_labels
 
     def read(
         self,
@@ -348,13 +356,13 @@ class ClaimCards:
             matching = self._matching(request, names, meter)
             if not matching and any(self._devices.matching(request, meter)):
                 without = without or request.name
+            of_nodes = self._devices.of_nodes(request, meter) if request.all_devices else {}
             for card, charges in matching.items():
                 if not card:
                     is_free = True
                     continue
                 if request.all_devices:
-                    nodes = self._session.nodes.nodes if self._session is not None else ()
-                    amounts = self._devices.of_nodes(request, meter, nodes).get(card, (0, 0))
+                    amounts = of_nodes.get(card, (0, 0))
                 else:
                     amounts = request.devices * min(charges), request.devices * max(charges)
                 known = ranges.get(card, amounts)
@@ -415,3 +423,8 @@ def _keys(task: Task) -> list[str]:
     """
     name = task.extended_claim if task.bound and task.extended_claim else extended_claim_name(task.name, task.uid)
     return [*named_claims(task.namespace, task.cls.claims), f"{task.namespace}/{name}"]
+
+
+def _labels_of(nodes: Iterable[Node]) -> int:
+    """A number for names and labels of nodes: other changes of nodes decide nothing about claims. O(labels)."""
+    return hash(tuple([(node.name, frozenset(node.labels.items())) for node in nodes]))

@@ -101,8 +101,9 @@ class CapacityCard(Plugin):
         for task in placement.tasks:
             charge = charges.get(task.uid)
             if charge is not None and charge.card:
-                cards = [card for card, _ in charge.cards] or [charge.card]
-                found[task.uid] = {CARD_ASSIGNED: ",".join(cards)}
+                cards = [card for card, _ in charge.cards] or ([] if demand.by_claims else [charge.card])
+                if cards:  # devices of claims may be no cards
+                    found[task.uid] = {CARD_ASSIGNED: ",".join(cards)}
         return found
 
 

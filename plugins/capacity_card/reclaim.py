@@ -162,7 +162,7 @@ class CardReclaim:
             return NO_USE
         shared = self._demands.of(candidate.cls).shared_ranges
         if charge.cards or shared:
-            held = {card for card, _ in charge.held}.union(*shared.values())
+            held = {card for card, _ in charge.cards}.union(*shared.values())
             fulls = [full for card, full in want.cards.items() if card in held]
             if not fulls:
                 return NO_USE

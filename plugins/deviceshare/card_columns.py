@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 NO_CARD: Final = 0
 _ABSENT: Final = CardModel(0, 0, "", healthy=False)
 _FIRST_ROOM: Final = 256
+#: Above every amount of a card, with space for sums in a column.
+_MOST_USED: Final = 1 << 60
 
 
 class CardModels:
@@ -114,7 +116,11 @@ class CardColumns:
         if missing > 0:
             self._cards = np.pad(self._cards, ((0, 0), (0, 0), (0, missing)))
         models = [self._models.number(card.model) for card in cards]
-        uses = [(card.use.number, card.used_memory, card.use.cores) for card in cards]
+        # Annotations of bound pods may add up to more than a column holds: the card is full anyway.
+        uses = [
+            tuple(min(amount, _MOST_USED) for amount in (card.use.number, card.used_memory, card.use.cores))
+            for card in cards
+        ]
         self._cards[place, 0, : len(cards)] = models
         self._cards[place, 1:, : len(cards)] = np.array(uses, dtype=np.int64).T
         self._is_plain[place] = not self._models.is_mig.take(models).any()

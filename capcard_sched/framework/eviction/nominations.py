@@ -182,7 +182,12 @@ def exclude_late_capacity(session: Session) -> None:
     Until the session closes their capacity is not being released: preemption searches victims elsewhere. Nodes with
     nominated pods are left as they are.
     """
-    table, moments = session.nodes, []
+    session.carry_over.expect_overdue(_exclude_late(session))
+
+
+def _exclude_late(session: Session) -> list[float]:
+    """Excludes the capacity; returns the moments, Unix seconds, at which other terminating pods are overdue."""
+    table, moments = session.nodes, list[float]()
     for row in np.flatnonzero(table.releasing.any(axis=1) & ~table.pipelined.any(axis=1)).tolist():
         node = table.nodes[row]
         if lost_word(node):  # whatever ends there ends late
@@ -200,7 +205,7 @@ def exclude_late_capacity(session: Session) -> None:
             table.releasing[row] -= part
             table.touch(row)
             session.once(_late_capacity).append((row, part))
-    session.carry_over.expect_overdue(moments)
+    return moments
 
 
 def is_late(session: Session, task: Task) -> bool:
@@ -260,8 +265,8 @@ def as_actions_saw(session: Session) -> Iterator[None]:
     for row, part in held:
         table.pipelined[row] += part
         table.touch(row)
-    exclude_late_capacity(session)
     try:
+        _exclude_late(session)
         yield
     finally:
         _return_late_capacity(session)

@@ -10,12 +10,13 @@ from capcard_sched.cel.values import EvaluationError
 from capcard_sched.devices.capacities import CapacityError, consumption
 from capcard_sched.devices.claims import AllocationError, Claim, content_of
 from capcard_sched.devices.device_card import card_of, charge_of, has_cards, share_charge
+from capcard_sched.devices.inventory import selects
 from capcard_sched.devices.totals import device_pools, fitting_devices, usable_slices
 from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
 from capcard_sched.model.cards import CARD, CardSyntaxError, parse_card_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Hashable, Mapping, Sequence
     from fractions import Fraction
 
     from capcard_sched.cel.program import Program
@@ -100,6 +101,11 @@ def may_match(request: RequestPlan, device: PoolDevice, meter: SelectorMeter | N
         return False
 
 
+#: Nodes that a selector is compared with, and names that an amount is added for, in the time of one device.
+_NODES_OF_ONE: Final = 16
+_NAMES_OF_ONE: Final = 64
+
+
 class DeviceCards:
     """The cards of all devices, and of those that requests match, whether in use or not."""
 
@@ -117,6 +123,14 @@ class DeviceCards:
         self.compared = 0
         #: Whether a result of `of_nodes` follows from labels of nodes.
         self.reads_nodes = False
+        self._nodes: Sequence[Node] = ()
+        #: The names of the nodes that reach a slice by a selector, or a device of a slice whose devices select.
+        self._near: dict[int, list[str]] = {}
+
+    def use_nodes(self, nodes: Sequence[Node]) -> None:
+        """The nodes of `of_nodes`, after a change of their names or labels."""
+        self._nodes = nodes
+        self._near.clear()
 
     def read(self, inventory: DeviceInventory) -> bool:
         """Uses these devices. True if devices or classes changed; O(devices) then."""
@@ -124,6 +138,7 @@ class DeviceCards:
             return False
         self._inventory, self._version = inventory, inventory.version
         self._matching.clear()
+        self._near.clear()
         self.reads_nodes = False
         self.all = [(card_of(device), device) for device in inventory.all_devices()]
         self._different = None
@@ -147,30 +162,31 @@ class DeviceCards:
             self._matching[key] = cards
         return cards
 
-    def of_nodes(
-        self, request: RequestPlan, meter: SelectorMeter | None = None, nodes: Iterable[Node] = ()
-    ) -> Mapping[str, tuple[int, int]]:
+    def of_nodes(self, request: RequestPlan, meter: SelectorMeter | None = None) -> Mapping[str, tuple[int, int]]:
         """The cards of the devices that serve a request, with the least and the most thousandths that a node has.
 
-        Devices that nodes reach by a selector count for those of `nodes`; if none reaches them, they add up in the
-        most. O(devices and nodes). Raises what the meter raises.
+        Devices that nodes reach by a selector count for these nodes; if none reaches them, they add up in the most.
+        O(devices, and nodes per slice that has a selector). Raises what the meter raises.
         """
         found: dict[str, Counter[str]] = {}
         chosen: dict[str, Counter[PoolId]] = {}
-        selected: list[tuple[str, PoolDevice, int]] = []
+        selected: dict[int, tuple[list[str], Counter[str]]] = {}
         self.compared += len(self.all)
         for card, device in self.all:
             if card and may_match(request, device, meter) and (charge := request_charge(request, device)):
                 node = device.slice.node or device.spec.node_name or ""
                 if not node and not (device.slice.spec.all_nodes or device.spec.all_nodes):
                     chosen.setdefault(card, Counter())[device.id[:2]] += charge
-                    selected.append((card, device, charge))
+                    key, names = self._reach(device)
+                    selected.setdefault(key, (names, Counter()))[1][card] += charge
                 else:
                     found.setdefault(card, Counter())[node] += charge
         self.reads_nodes = self.reads_nodes or bool(selected)
-        for name, card, amount in _reached(selected, nodes):
-            found.setdefault(card, Counter())[name] += amount
-            chosen.pop(card, None)
+        for names, charged in selected.values():
+            self.compared += len(names) // _NAMES_OF_ONE
+            for card, amount in charged.items() if names else ():
+                found.setdefault(card, Counter()).update(dict.fromkeys(names, amount))
+                chosen.pop(card, None)
         sums: dict[str, tuple[int, int]] = {}
         for card in sorted(found.keys() | chosen.keys()):
             amounts, pools = found.get(card, Counter()), chosen.get(card, Counter())
@@ -179,6 +195,24 @@ class DeviceCards:
             most = max(amounts.values(), default=0) + sum(pools.values())
             sums[card] = least + everywhere, most + everywhere
         return sums
+
+    def _reach(self, device: PoolDevice) -> tuple[int, list[str]]:
+        """The names of the nodes that reach a device by a selector, and a key that devices of equal nodes share."""
+        one, spec = device.slice, device.spec
+        of_device = bool(one.spec.per_device_node_selection)
+        key = id(device) if of_device else id(one)
+        if key not in self._near:
+            self.compared += len(self._nodes) // _NODES_OF_ONE
+            self._near[key] = [
+                node.name
+                for node in self._nodes
+                if (
+                    selects(spec.node_name, spec.all_nodes, spec.node_selector, node.name, node.labels)
+                    if of_device
+                    else one.reaches(node.name, node.labels)
+                )
+            ]
+        return key, self._near[key]
 
     def others_match(self, request: RequestPlan, meter: SelectorMeter | None = None) -> bool:
         """Whether devices of drivers without cards pass the selectors. Raises what the meter raises."""
@@ -213,29 +247,6 @@ class DeviceCards:
             self._different = read, list(different.values())
         self.compared += len(self._different[1])
         return self._different[1]
-
-
-def _reached(devices: Sequence[tuple[str, PoolDevice, int]], nodes: Iterable[Node]) -> Iterator[tuple[str, str, int]]:
-    """Node, card and thousandths of the devices that nodes reach by selectors."""
-    slices = {id(device.slice): device.slice for _, device, _ in devices}
-    selectors = [one.spec.node_selector for one in slices.values()]
-    selectors += [device.spec.node_selector for _, device, _ in devices]
-    terms = [term for one in selectors if one is not None for term in one.node_selector_terms]
-    keys = sorted({item.key for term in terms for item in term.match_expressions or ()})
-    by_name = any(term.match_fields for term in terms)
-    alike: dict[tuple[Hashable, ...], list[Node]] = {}
-    for node in nodes if devices else ():
-        alike.setdefault((*map(node.labels.get, keys), node.name if by_name else ""), []).append(node)
-    for first, *others in alike.values():
-        name, labels = first.name, first.labels
-        near = [one for one in slices.values() if one.reaches(name, labels)]
-        ids = {each.id for one in near for each in one.of_node(name, labels)}
-        amounts = Counter[str]()
-        for card, device, amount in devices:
-            if device.id in ids:
-                amounts[card] += amount
-        for node in (first, *others):
-            yield from ((node.name, card, amount) for card, amount in amounts.items())
 
 
 def request_charge(request: RequestPlan, device: PoolDevice) -> int:

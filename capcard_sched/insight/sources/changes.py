@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from capcard_sched.controllers.objects import annotations_of, key_of, meta, spec
+from capcard_sched.controllers.objects import ENDED_PHASES, annotations_of, key_of, meta, spec
 from capcard_sched.controllers.quota_usage import quota_usage
 from capcard_sched.model.annotations import CARD_QUOTA, NODE_UNSCHEDULABLE
 from capcard_sched.model.cards import CardSyntaxError, parse_card_quota
@@ -126,12 +126,17 @@ def free_quota(quota: Json) -> Json:
 
 
 def count_in_quotas(edits: Edits, pods: Sequence[Json], sign: int) -> list[Json]:
-    """Edit the ResourceQuotas that count pods of one namespace: 1 for pods that are created, -1 for those that end."""
+    """Edit the ResourceQuotas that count pods of one namespace: 1 for pods that are created, -1 for those that end.
+
+    Not those with scopes, which count some pods only.
+    """
     changed = []
-    for quota in list(edits.all_of("ResourceQuota")) if pods else ():
-        found = quota.get("status") or {}
-        if key_of(quota)[0] == key_of(pods[0])[0] and (used := found.get("used")):
-            counted = quota_amounts(quota_usage([(pod, 1) for pod in pods]))
+    alive = [(pod, 1) for pod in pods if (pod.get("status") or {}).get("phase") not in ENDED_PHASES]
+    for quota in list(edits.all_of("ResourceQuota")) if alive else ():
+        found, rules = quota.get("status") or {}, spec(quota)
+        is_scoped = bool(rules.get("scopes") or rules.get("scopeSelector"))
+        if not is_scoped and key_of(quota)[0] == key_of(pods[0])[0] and (used := found.get("used")):
+            counted = quota_amounts(quota_usage(alive))
             sums = {key: max(0, amount + sign * counted.get(key, 0)) for key, amount in quota_amounts(used).items()}
             amounts = {key: format_quota_amount(key, amount) for key, amount in sums.items()}
             changed.append({**quota, "status": {**found, "used": amounts}})

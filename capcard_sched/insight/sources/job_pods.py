@@ -10,6 +10,7 @@ from capcard_sched.controllers.jobs.job_spec import job_pod, job_spec
 from capcard_sched.controllers.objects import JOB, PRIORITY_CLASS, spec
 from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.objects import PodObject
+from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.workload import is_of_vcjob, workload_of
 
 if TYPE_CHECKING:
@@ -32,17 +33,17 @@ def vcjobs_without_pods(core: Core, view: ObjectView, besides: str) -> dict[str,
     waiting = [
         job
         for job in core.snapshot().state.jobs.values()
-        if not job.tasks and job.key != besides and is_of_vcjob(job) and workload_of(job)
+        if job.phase is PodGroupPhase.PENDING and not job.tasks and job.key != besides and is_of_vcjob(job)
     ]
     found: dict[str, Json] = {}
     pods, scheduler = 0, min(core.snapshot().state.scheduler_names)
     for job in sorted(waiting, key=lambda job: (job.created, job.key))[:_MOST_JOBS]:
         vcjob = view.get(JOB, job.namespace, workload_of(job).partition("/")[2])
         if vcjob is not None:
-            pods += sum(task.replicas for task in job_spec(vcjob, scheduler).tasks)
-            if pods > _MOST_PODS:
-                break
-            found[job.key] = vcjob
+            more = sum(task.replicas for task in job_spec(vcjob, scheduler).tasks)
+            if pods + more <= _MOST_PODS:
+                pods += more
+                found[job.key] = vcjob
     return found
 
 

@@ -60,3 +60,18 @@ def test_without_controllers_such_a_pod_is_a_job_of_its_own() -> None:
     h.do("node n1 cpu=8; queue q; queue default; pod -/a cpu=1")
     h.step()
     assert set(h.binds) == {"a"}
+
+
+def test_a_pod_waits_beside_one_of_its_controller_that_has_a_node() -> None:
+    h = waiting("pod -/a cpu=3 @n1 controllerUid=7; pod -/b cpu=1 controllerUid=7")
+    h.settle_for(6)
+    assert not h.binds
+    assert h.reasons["b"] == ("GangPending", "")
+    assert [job.queue for job in h.state.jobs.values() if job.implicit] == ["default"]
+
+
+def test_a_pod_waits_for_a_group_that_is_gone_beside_pods_with_its_annotation() -> None:
+    """As in a scheduler that saw the PodGroup."""
+    h = waiting("pod podgroup-7/a cpu=3 @n1 controllerUid=7; pod podgroup-7/b cpu=1 controllerUid=7")
+    h.settle_for(2)
+    assert not h.binds
