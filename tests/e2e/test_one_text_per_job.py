@@ -171,13 +171,14 @@ async def test_each_source_gives_the_text_of_a_cause(
         assert plain(groups, answer.out, cluster.namespace) == manifests, f"{source}: {answer.err}"
 
 
-#: Situations whose objects the API server keeps in another form: a queue in upper case; tasks of two cards.
-_OTHER_FORM = {"18", "34"}
-#: The questions about each other situation.
+#: The questions about each situation. An API server refuses the PodGroup of a queue in upper case, which files have.
 SITUATIONS: dict[str, list[dict[str, Any]]] = {
-    path.stem: [case for case in CASES if case["file"] == path.stem and case["until"] == "15m"]
+    path.stem: [
+        case
+        for case in CASES
+        if case["file"] == path.stem and case["until"] == "15m" and (path.stem[:2], case["name"]) != ("18", "nq")
+    ]
     for path in sorted((HERE / "situations").iterdir())
-    if path.stem[:2] not in _OTHER_FORM
 }
 
 
@@ -213,12 +214,13 @@ async def test_each_source_answers_the_questions_of_a_situation(
             wanted = plain(groups, manifests.out.replace(f"{space or 'default'}/", "default/"), cluster.namespace)
             for source, answer in answers.items():
                 found = plain(groups, answer.out, cluster.namespace)
-                if found != wanted:
+                if sorted(found) != sorted(wanted):  # pods that were created within one second have another order
                     more = [f"+ {line}" for line in found if line not in wanted]
                     less = [f"- {line}" for line in wanted if line not in found]
                     differences.append("\n".join([f"{name}, {source}: {answer.err}", *less, *more]))
             text = "\n".join(wanted)
-            missing = [fact for fact in case["contains"] if fact not in text and not fact.startswith("Expected start:")]
+            facts = [fact.partition(", pending for")[0] for fact in case["contains"]]
+            missing = [fact for fact in facts if fact not in text and not fact.startswith("Expected start:")]
             differences += [f"{name} lacks {fact!r}:\n{text}" for fact in missing]
             differences += [f"{name} says {fact!r}:\n{text}" for fact in case.get("lacks", ()) if fact in text]
     assert not differences, "\n\n".join(differences)
