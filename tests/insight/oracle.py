@@ -113,10 +113,10 @@ NODE_CAUSES: Final[tuple[tuple[str, str], ...]] = (
     (r"anti-affinity|pod affinity|topology spread", "affinity"),
     (r"host port|free ports", "ports"),
     (r"PersistentVolume|persistentvolumeclaim|volume", "volumes"),
-    (r"didn't have card", "card"),
+    (r"(didn't|do(es)? not) have card", "card"),
     (r"card quota of queue (?P<queue>\S+?)[,;:]|without quota left in queue (?P<of>\S+)", "queue"),
     (r"maximum number of pods|Too many pods", "node pods"),
-    (r"hami-vgpu|vgpu", "node volcano.sh/vgpu-number"),
+    (r"hami-vgpu|vgpu|shared cards?\b", "node volcano.sh/vgpu-number"),
     (r"other cards? .* quota", "queues"),
 )
 
