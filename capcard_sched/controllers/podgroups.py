@@ -174,12 +174,13 @@ class PodGroupController:
         if self._owners.must_wait(found, pod, gang.name):
             return Result()
         writes: list[Write] = []
+        if found.owner is not None and owner is None and self._owners.is_first_report(found):
+            # First: writes after one that fails are not sent, and pods of a gang may create its PodGroup at once.
+            text = f"{found.owner} cannot be read: the gang of {name} has minMember {gang.min_member}"
+            writes.append(event_on(POD, pod, "OwnerUnreadable", text, warning=True))
         if group is None:
             group = self._ruled_group(view, pod, found, gang, owner)
             writes.append(Create(group, adopt=True))
-        if found.owner is not None and owner is None and self._owners.is_first_report(found):
-            text = f"{found.owner} cannot be read: the gang of {name} has minMember {gang.min_member}"
-            writes.append(event_on(POD, pod, "OwnerUnreadable", text, warning=True))
         notes = {GROUP_NAME: gang.name}
         role = found.rule.role_of(found.notes)
         if role and not role_of(annotations_of(pod), labels_of(pod)):

@@ -128,7 +128,7 @@ def test_labels_of_an_operator_reach_no_object_of_another_namespace() -> None:
     forged = store.create("Pod", pod("p"))
     assert [*controller.keys(POD, None, forged)] == [Key(POD, "team", "p")]
     writes = controller.reconcile(store, Key(POD, "team", "p"), 0.0).writes
-    made, event, patch = writes
+    event, made, patch = writes
     assert isinstance(made, Create)
     assert isinstance(event, EmitEvent)
     assert isinstance(patch, Patch)
