@@ -71,6 +71,8 @@ def scheduler_only(folder: Path) -> Path:
     for name, fields in former.items():
         for path, value in fields.items():
             _set(today[name], path.split("/"), value)
+    arguments = today["Deployment capcard-system/capcard-sched"]["spec"]["template"]["spec"]["containers"][0]["args"]
+    arguments[:] = [each for each in arguments if not each.startswith("--wait-for-podgroups")]  # for the controllers
     kept = [found for name, found in today.items() if name in former or found["kind"] == "CustomResourceDefinition"]
     target = folder / "scheduler-only.yaml"
     target.write_text(yaml.safe_dump_all(kept), "utf-8")
