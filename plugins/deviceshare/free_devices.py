@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from capcard_sched.framework.api.shared_devices import DeviceChanges
 
@@ -87,19 +87,20 @@ class FreeDevices:
 
     def fitting(self, requests: Sequence[Requests | None]) -> Callable[[_Device], npt.NDArray[np.bool_]]:
         """See `SharedDevices`."""
-        checks = [
-            kind.fitting([None if request is None else request[index] for request in requests])
-            for index, kind in enumerate(self._types)
-        ]
+        checks = [kind.fitting(_of_kind(requests, index)) for index, kind in enumerate(self._types)]
         return lambda device: checks[device[0]](device[1])
 
     def fitting_many(self, requests: Sequence[Requests | None]) -> Callable[[_Devices], npt.NDArray[np.bool_]]:
         """See `SharedDevices`."""
-        checks = {
-            index: kind.fitting_cards([None if request is None else request[index] for request in requests])
-            for index, kind in enumerate(self._types)
-        }
-        return lambda devices: checks[devices[0]](devices[1])
+        checks: dict[int, Callable[[CardBatch], npt.NDArray[np.bool_]]] = {}
+
+        def fitting(devices: _Devices) -> npt.NDArray[np.bool_]:
+            index, cards = devices
+            if index not in checks:  # only kinds with a chooser have cards in columns
+                checks[index] = self._types[index].fitting_cards(_of_kind(requests, index))
+            return checks[index](cards)
+
+        return fitting
 
     def number(self, request: Requests) -> int:
         pairs = zip(self._types, request, strict=True)
@@ -107,3 +108,8 @@ class FreeDevices:
 
     def model(self, device: _Device) -> str:
         return device[1].model.type
+
+
+def _of_kind(requests: Sequence[Requests | None], index: int) -> list[Any | None]:
+    """What requests want of one kind of devices."""
+    return [None if request is None else request[index] for request in requests]
