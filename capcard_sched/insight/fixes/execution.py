@@ -48,6 +48,7 @@ from capcard_sched.model.quantity import QuantityError, base_amount, format_amou
 from capcard_sched.model.status import COMPLETED_STATUSES, TaskStatus
 from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.model.workload import has_made_group
+from capcard_sched.simulation.kinds import RESOURCE_QUOTA
 from capcard_sched.simulation.store import merged
 from capcard_sched.validation.pod_templates import check_pod_template
 
@@ -62,8 +63,6 @@ if TYPE_CHECKING:
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.job import Job, Task
     from capcard_sched.validation.checks import Finding
-
-_NODE, _RESOURCE_QUOTA = "Node", "ResourceQuota"
 
 
 class RefusedError(ValueError):
@@ -174,7 +173,7 @@ class Execution:
         elif key.kind == BATCH_JOB:
             self.end_jobs(self._jobs_of(key))  # it is suspended
             return
-        elif key.kind == _RESOURCE_QUOTA and "hard" in status(new):  # its controller writes it
+        elif key.kind == RESOURCE_QUOTA and "hard" in status(new):  # its controller writes it
             new = {**new, "status": {**status(new), "hard": spec(new)["hard"]}}
         elif key == (POD_GROUP, self._job.namespace, self._job.name):
             new = {**new, "status": {**status(new), "phase": self._job.phase.value}}

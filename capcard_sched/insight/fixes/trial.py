@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -27,6 +27,7 @@ from capcard_sched.model.objects import PodObject
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.model.trials import StateDifference
+from capcard_sched.simulation.kinds import RESOURCE_QUOTA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     from capcard_sched.insight.sources.object_view import Json, ObjectView
     from capcard_sched.model.intents import Intent
     from capcard_sched.model.job import Job
-
-
-_RESOURCE_QUOTA: Final = "ResourceQuota"
 
 
 class FixTrial(msgspec.Struct, frozen=True):
@@ -191,7 +189,7 @@ class FixTrialRun:
 
     def _counted(self, names: Iterable[tuple[str, str]], sign: int) -> list[Delta]:
         """The ResourceQuotas, which count pods that are created (1) or have ended (-1), by namespace and name."""
-        if not any(True for _ in self._edits.all_of(_RESOURCE_QUOTA)):
+        if not any(True for _ in self._edits.all_of(RESOURCE_QUOTA)):
             return []
         pods: dict[str, list[Json]] = {}
         for namespace, name in names:

@@ -16,6 +16,7 @@ from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.kinds import KIND_BY_NAME, kind_of
 from capcard_sched.model.limits import format_quota_amount, quota_amounts
 from capcard_sched.model.objects import Taint
+from capcard_sched.simulation.kinds import RESOURCE_QUOTA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -132,7 +133,7 @@ def count_in_quotas(edits: Edits, pods: Sequence[Json], sign: int) -> list[Json]
     """
     changed = []
     alive = [(pod, 1) for pod in pods if (pod.get("status") or {}).get("phase") not in ENDED_PHASES]
-    for quota in list(edits.all_of("ResourceQuota")) if alive else ():
+    for quota in list(edits.all_of(RESOURCE_QUOTA)) if alive else ():
         found, rules = quota.get("status") or {}, spec(quota)
         is_scoped = bool(rules.get("scopes") or rules.get("scopeSelector"))
         if not is_scoped and key_of(quota)[0] == key_of(pods[0])[0] and (used := found.get("used")):

@@ -37,6 +37,7 @@ from capcard_sched.model.quoting import plural
 from capcard_sched.model.reasons import CARD_BUDGET_SPENT
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.model.status import PodGroupPhase
+from capcard_sched.simulation.kinds import RESOURCE_QUOTA
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -271,7 +272,7 @@ class JobAttempt:
             if job is not self._job and not job.implicit
         ]
         edits = Edits(self._objects)
-        for quota in self._objects.all_of("ResourceQuota"):
+        for quota in self._objects.all_of(RESOURCE_QUOTA):
             edits.put(free_quota(quota))
         for node in state.nodes.by_name.values() if repair else ():
             if node.known and (node.unschedulable or node.taints):

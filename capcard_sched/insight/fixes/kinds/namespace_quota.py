@@ -14,6 +14,7 @@ from capcard_sched.insight.trials.change import Candidate, ProposedChange
 from capcard_sched.model.limits import format_quota_amount
 from capcard_sched.model.quantity import is_quota_in_bytes
 from capcard_sched.model.status import PodGroupPhase
+from capcard_sched.simulation.kinds import RESOURCE_QUOTA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from capcard_sched.insight.fixes.scene import Scene
     from capcard_sched.insight.fixes.situation import Situation
 
-_KIND: Final = "ResourceQuota"
 _MEBI: Final = 2**20
 _MILLI: Final = 1000
 
@@ -40,11 +40,11 @@ class NamespaceQuotaFix(FixKind):
         for refusal in situation.refusals:
             kind, _, name = refusal.object.partition(" ")
             changes, beside = list[ProposedChange](), list[ProposedChange]()
-            for check in refusal.checks if kind == _KIND else ():
+            for check in refusal.checks if kind == RESOURCE_QUOTA else ():
                 of_bytes = is_quota_in_bytes(check.resource)
                 factor, step = (1, _MEBI) if of_bytes else (_MILLI, _MILLI)
                 value, present = math.ceil(check.total * factor / step) * step, round(check.limit * factor)
-                target = (_KIND, job.namespace, name)
+                target = (RESOURCE_QUOTA, job.namespace, name)
                 changes.append(ProposedChange("NamespaceQuota", target, check.resource, value, present, step))
                 more = sum((amounts or {}).get(check.resource, 0) for amounts in waiting)
                 beside.append(msgspec.structs.replace(changes[-1], value=value + math.ceil(more / step) * step))
@@ -61,7 +61,7 @@ class NamespaceQuotaFix(FixKind):
     def text(self, change: ProposedChange, scene: Scene) -> str:
         """`requests.cpu of ResourceQuota team: 4 → 5`."""
         before, after = self.values(change, scene)
-        return f"{change.key} of {_KIND} {change.target[2]}: {before} → {after}"
+        return f"{change.key} of {RESOURCE_QUOTA} {change.target[2]}: {before} → {after}"
 
     def values(self, change: ProposedChange, scene: Scene) -> tuple[str, str]:
         del scene
