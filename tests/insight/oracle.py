@@ -207,18 +207,31 @@ def _selects_pods(case: Case) -> bool:
     return any((spec.get("affinity") or {}).get("podAffinity") for spec in pod_specs(case.world.objects, case.job))
 
 
-def _affine_groups(case: Case) -> set[str]:
-    """The PodGroups with pods that a required affinity of the job selects."""
-    wanted = [
+def _wanted_labels(case: Case) -> list[dict[str, str]]:
+    """The labels of pods that required affinities of the job select."""
+    return [
         term["labelSelector"]["matchLabels"]
         for spec in pod_specs(case.world.objects, case.job)
         for term in ((spec.get("affinity") or {}).get("podAffinity") or {}).get(_REQUIRED) or ()
     ]
+
+
+def _affine_groups(case: Case) -> set[str]:
+    """The PodGroups with pods that a required affinity of the job selects."""
+    wanted = _wanted_labels(case)
     return {
         notes(pod).get(GROUP, "")
         for pod in case.world.of("Pod")
         if any(labels.items() <= (pod["metadata"].get("labels") or {}).items() for labels in wanted)
     }
+
+
+def _affine_jobs_wait(case: Case) -> bool:
+    """Whether pods that a required affinity of the job selects are still to be created, by a Job that waits."""
+    wanted = _wanted_labels(case)
+    templates = [task["template"] for job in case.world.of("Job") for task in job["spec"].get("tasks") or ()]
+    made = [(template.get("metadata") or {}).get("labels") or {} for template in templates]
+    return not _affine_groups(case) and any(labels.items() <= have.items() for labels in wanted for have in made)
 
 
 def check_never(case: Case) -> Iterator[Wrong]:
@@ -279,7 +292,7 @@ def _relevant(case: Case, named: list[Factor], reached: Callable[[Case, World], 
     """Whether the obstacle matters: there are others whose removal helps with its removal only."""
     if reached(case, _apply(case, named)):
         return
-    if "affinity" in named and re.search(r"(is|are) pending", case.found.summary):
+    if "affinity" in named and (re.search(r"(is|are) pending", case.found.summary) or _affine_jobs_wait(case)):
         return  # without the other obstacles those pods start, too, and the affinity is met
     rest = [factor for factor in EVERY if not _covers(factor, named)]
     if "queues" not in rest:  # first: a gang that may be smaller hides a limit, which needs those above it gone, too
