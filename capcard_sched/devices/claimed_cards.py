@@ -70,8 +70,8 @@ class ClaimedCards:
     ) -> HeldCards:
         """The cards of a bound pod: by extended resources, annotations of shares, or claims. Never raises.
 
-        `node`: None for one that is not known. `uncounted` names claims with further cards: of another model, of a
-        device that is unknown, of a claim that is not allocated yet, or whose first consumer is another pod.
+        `node`: None for one that is not known. `uncounted` names claims with further cards: of a device that is
+        unknown, of a claim that is not allocated yet, or whose first consumer is another pod.
         Extended resources for which the pod has a claim are the devices of that claim, once they are known.
         """
         self._inventory.name_cards(card_labels.drivers)
@@ -85,7 +85,7 @@ class ClaimedCards:
             found = held_cards(pod, node, card_labels, without=extended.resources)
         if not found.thousandths or not (claimed.thousandths or claimed.uncounted):
             return claimed if found is NO_CARDS else found
-        return found._replace(uncounted=_CLAIMS)
+        return HeldCards.of(Counter(dict(found.cards)) + Counter(dict(claimed.cards)), claimed.uncounted)
 
     def _claimed(self, pod: PodObject) -> HeldCards:
         found, is_complete = Counter[str](), True
@@ -101,11 +101,8 @@ class ClaimedCards:
             held = held_cards_of(ClaimRecord() if is_whole else self._records[key], devices)
             is_complete = is_complete and held is not None
             found.update(devices.cards if held is None else held)
-        uncounted = "" if is_complete and len(found) < 2 else _CLAIMS
-        if not found:
-            return HeldCards("", 0, uncounted) if uncounted else NO_CARDS
-        card = min(found, key=lambda name: (-found[name], name))
-        return HeldCards(card, found[card], uncounted)
+        uncounted = "" if is_complete else _CLAIMS
+        return HeldCards.of(found, uncounted) if found or uncounted else NO_CARDS
 
     def capacities(
         self, card_labels: CardLabels = DEFAULT_CARD_LABELS

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from capcard_sched.devices.constraints import attribute_value
 from capcard_sched.devices.usage import shares_of
-from capcard_sched.model.cards import CARD
+from capcard_sched.model.card_devices import NO_CARD_MARKS
+from capcard_sched.model.cards import CARD, mig_card
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 NVIDIA_DRIVER: Final = "gpu.nvidia.com"
 #: Of the card of a device of that driver.
 NVIDIA_ATTRIBUTES: Final = ("type", "productName")
+#: End of a text about a device without a card.
+_NO_QUOTA: Final = ": the device costs no card quota"
 
 
 def has_cards(driver: str, rules: Mapping[str, CardDevice]) -> bool:
@@ -35,23 +38,55 @@ def card_of(device: PoolDevice) -> str:
 
 def _card_of(device: PoolDevice) -> str:
     driver = device.id[0]
+    rule = device.content.cards.get(driver)
+    if driver == NVIDIA_DRIVER:
+        name = "" if card_problem(device)[0] else _nvidia_card(device)
+    else:
+        name = rule.card(lambda name: _text(device, name)) if rule is not None else ""
+    return f"{name}/shared" if name and device.is_shared else name
 
-    def value(name: str) -> str:
-        found = attribute_value(device, name)
-        return str(found[1]) if found is not None else ""
 
+def _text(device: PoolDevice, name: str) -> str:
+    """The value of an attribute; "" without one."""
+    found = attribute_value(device, name)
+    return str(found[1]) if found is not None else ""
+
+
+def _nvidia_card(device: PoolDevice) -> str:
+    product = "-".join(_text(device, f"{NVIDIA_DRIVER}/productName").split())
+    if not product:
+        return ""
+    match _text(device, f"{NVIDIA_DRIVER}/type"):
+        case "gpu":
+            return product
+        case "mig":
+            return mig_card(product, _text(device, f"{NVIDIA_DRIVER}/profile").strip())
+        case "vfio":
+            return f"{product}/vfio"
+        case _:
+            return ""
+
+
+def card_problem(device: PoolDevice) -> tuple[str, str]:
+    """The attribute that prevents the name of a card, and why; ("", "") for none, and for one that is missing.
+
+    Without its profile a MIG device has no name.
+    """
+    driver = device.id[0]
+    names: tuple[str, ...] = (*NVIDIA_ATTRIBUTES[1:], "profile")
+    is_mig = driver == NVIDIA_DRIVER and _text(device, f"{driver}/type") == "mig"
     if driver != NVIDIA_DRIVER:
         rule = device.content.cards.get(driver)
-        name = rule.card(value) if rule is not None else ""
-        return f"{name}/shared" if name and device.is_shared else name
-
-    def text(name: str) -> str:
-        return value(f"{driver}/{name}")
-
-    product = "-".join(text("productName").split())
-    names = {"gpu": product, "mig": f"{product}/mig-{text('profile')}-mixed", "vfio": f"{product}/vfio"}
-    name = names.get(text("type"), "") if product else ""
-    return f"{name}/shared" if name and device.is_shared else name
+        names = rule.name if rule is not None else ()
+    elif not is_mig:
+        names = NVIDIA_ATTRIBUTES[1:]
+    for name in names:
+        value = _text(device, name if "/" in name else f"{driver}/{name}")
+        if any(mark in value for mark in NO_CARD_MARKS):
+            return name, f'"{value}" cannot be part of the name of a card, which has neither | nor a comma{_NO_QUOTA}'
+    if is_mig and _text(device, f"{driver}/productName").strip() and not _text(device, f"{driver}/profile").strip():
+        return "profile", f"is required for the card of a MIG device, such as 1g.18gb{_NO_QUOTA}"
+    return "", ""
 
 
 def charge_of(device: PoolDevice, result: AllocatedDevice) -> int:

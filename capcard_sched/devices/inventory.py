@@ -284,6 +284,8 @@ class DeviceInventory:
                     if key in found.counters:
                         problem = problem or f"duplicate counter set name {each.name}"
                     found.counters[key] = parse_quantity(amount.value)
+                    if found.counters[key] < 0:
+                        problem = problem or f"counter {counter} of set {each.name}: {amount.value} is negative"
             for index, device in enumerate(spec.devices or ()):
                 self._read_device(found, device)
                 problem = problem or node_selector_problem(device.node_selector)
@@ -304,6 +306,8 @@ class DeviceInventory:
                 source.unsupported = "compatibilityGroups"
             for counter, amount in (use.counters or {}).items():
                 made.counters[use.counter_set, counter] = parse_quantity(amount.value)
+                if made.counters[use.counter_set, counter] < 0:
+                    source.problem = f"counter {counter} of set {use.counter_set}: {amount.value} is negative"
             if not use.counters:
                 made.counters.setdefault((use.counter_set, ""), parse_quantity("0"))
         if isinstance(made.content.capacities, str):

@@ -30,7 +30,7 @@ class CardLife(NamedTuple):
     #: Of the pod that held most.
     card: str
     per_pod: int
-    #: Of all pods.
+    #: Of all pods, each the card of which it has most.
     total: int
     #: The binding of the first pod.
     began: int
@@ -55,7 +55,7 @@ def card_lives(database: LedgerDatabase, without: Collection[str] = ()) -> list[
         select(
             charge.c.job_uid, charge.c.life, charge.c.pod_uid, charge.c.card, charge.c.thousandths, charge.c.began,
             charge.c.ended, charge.c.end_reason, charge.c.gap,
-        ).order_by(charge.c.began, charge.c.pod_uid),
+        ).where(charge.c.part == 0).order_by(charge.c.began, charge.c.pod_uid),
         select(schema.SOURCE).order_by(schema.SOURCE.c.began),
     ])  # fmt: skip
     lives: dict[tuple[str, int], list[Any]] = {}

@@ -54,9 +54,8 @@ class _Integral(msgspec.Struct):
 
 class _CountedCharge(NamedTuple):
     uid: str
-    labels: CardSecondsLabels
-    #: 0: the pod has finished.
-    thousandths: int
+    #: With the thousandths of each card; none: the pod has finished.
+    parts: tuple[tuple[CardSecondsLabels, int], ...]
     #: Unix milliseconds.
     began: int
 
@@ -194,22 +193,27 @@ class CardSecondsCounter:
             if not held.thousandths:
                 return
             began = bound_at(conditions, self._last, self._now)
-            labels = CardSecondsLabels(*self._account(key[0], pod, held.card))
-            known = _CountedCharge(uid, labels, held.thousandths, self._now if began is None else began)
+            parts = tuple((CardSecondsLabels(*self._account(key[0], pod, card)), amount) for card, amount in held.cards)
+            known = _CountedCharge(uid, parts, self._now if began is None else began)
             self._pods[key] = known
-            self._change(labels, held.thousandths, known.began)
-        if known.thousandths and pod.status.phase in FINISHED:
+            for labels, amount in parts:
+                self._change(labels, amount, known.began)
+        if known.parts and pod.status.phase in FINISHED:
             ended = finished_at(conditions, self._last, self._now)
-            self._change(known.labels, -known.thousandths, max(known.began, self._now if ended is None else ended))
+            self._end(known, max(known.began, self._now if ended is None else ended))
             self._unclear.drop(key)
-            self._pods[key] = known._replace(thousandths=0)
+            self._pods[key] = known._replace(parts=())
+
+    def _end(self, charge: _CountedCharge, at: int) -> None:
+        for labels, amount in charge.parts:
+            self._change(labels, -amount, at)
 
     def _see_claim(self, claim: str) -> None:
         """Count the pods of a claim anew, from their bindings on."""
         for key, pod in self._unclear.pop_of(claim).items():
             known = self._pods.pop(key, None)
             if known is not None:
-                self._change(known.labels, -known.thousandths, known.began)
+                self._end(known, known.began)
             self._see_pod(key, pod)
 
     def _account(self, namespace: str, pod: PodObject, card: str) -> tuple[str, str, str]:
@@ -230,7 +234,7 @@ class CardSecondsCounter:
             self._unclear.drop(key)
         if charge is not None and uid in ("", charge.uid):
             del self._pods[key]
-            self._change(charge.labels, -charge.thousandths, self._now)
+            self._end(charge, self._now)
 
     def _change(self, labels: CardSecondsLabels, thousandths: int, at: int) -> None:
         """Pods of a series hold more or less since `at` (Unix milliseconds)."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import BigInteger, case, cast, func, or_, select
+from sqlalchemy import BigInteger, and_, case, cast, func, or_, select
 
 from capcard_sched.ledger import schema
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sqlalchemy import ColumnElement, Select
+
+_SUMMED: Final = ("thousandths", "uncounted", "gap", "part")
 
 
 def charges_between(since: int, until: int, columns: Iterable[str] = ()) -> Select[Any]:
@@ -27,13 +29,13 @@ def charges_between(since: int, until: int, columns: Iterable[str] = ()) -> Sele
         began.label("began"),
         ended.label("ended"),
         case((charge.c.end_reason == "Evicted", "Evicted"), else_="").label("end_reason"),
-        *(charge.c[name] for name in ("thousandths", "uncounted", "gap")),
+        *(charge.c[name] for name in _SUMMED),
     ).where(schema.lasting(charge, since, until))
     part = parts.subquery()
-    keys = [column for column in part.c if column.name not in ("thousandths", "uncounted", "gap")]
+    keys = [column for column in part.c if column.name not in _SUMMED]
 
     def pods(condition: ColumnElement[bool]) -> ColumnElement[int]:
-        return _sum(case((condition, 1), else_=0))
+        return _sum(case((and_(condition, part.c.part == 0), 1), else_=0))
 
     sums = (
         _sum(part.c.thousandths).label("thousandths"),

@@ -80,7 +80,7 @@ def _lives(database: LedgerDatabase, wanted: Select[Any], uids: Select[Any], unt
     for row in charges:
         found = lives.get((row.job_uid, row.life))
         if found is not None:
-            found.pods += 1
+            found.pods += row.part == 0
             found.card_time += row.thousandths * ((end if row.ended is None else row.ended) - row.began)
             if row.preemptor and row.preemptor not in found.preemptors:
                 found.preemptors.append(row.preemptor)

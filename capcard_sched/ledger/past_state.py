@@ -90,7 +90,7 @@ def past_state(database: LedgerDatabase, at: int, began: int, *, queues_only: bo
             select(*groups, func.count()).select_from(jobs_of).where(schema.lasting(job, at)).group_by(*groups),
             select(charge)
             .where(charge.c.ended > at - DAY, charge.c.ended <= at, charge.c.end_reason == "Evicted")
-            .order_by(charge.c.ended, charge.c.pod_uid),
+            .order_by(charge.c.ended, charge.c.pod_uid, charge.c.part),
             schema.rows_at(schema.CAPACITY, at),
             schema.rows_at(schema.QUOTA, at),
         ]
@@ -114,7 +114,7 @@ def past_jobs(database: LedgerDatabase, at: int, *, without: tuple[str, ...] = (
     job, charge, stages = schema.JOB, schema.CHARGE, _stages(at)
     pods = (
         select(charge.c.job_uid.label("uid"), charge.c.life, func.count().label("pods"))
-        .where(schema.lasting(charge, at))
+        .where(schema.lasting(charge, at), charge.c.part == 0)
         .group_by(charge.c.job_uid, charge.c.life)
         .subquery()
     )

@@ -8,6 +8,7 @@ still show counts from their timestamps, and what they do not show ends with the
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -60,7 +61,8 @@ class AdoptedRows(msgspec.Struct):
     until: int = 0
     jobs: dict[str, JobRecord] = {}
     stages: dict[str, StageRow] = {}
-    charges: dict[str, ChargeRow] = {}
+    #: By pod uid, in the order of their parts.
+    charges: dict[str, list[ChargeRow]] = {}
     capacity: dict[str, CapacityRow] = {}
     quotas: dict[tuple[str, str], QuotaRecord] = {}
     #: Of objects that exist at the beginning: the last life, by uid, of jobs without a lasting one, and the uids of
@@ -98,7 +100,8 @@ class LedgerRecorder:
         self._dirty: dict[str, JobTracker] = {}
         #: By pod uid: the job of each pod that exists and has one.
         self._job_of: dict[str, JobTracker] = {}
-        self._charges: dict[str, ChargeRow] = {}
+        #: Of each pod, in the order of their parts.
+        self._charges: dict[str, list[ChargeRow]] = {}
         #: Names of pods to uids, for deletions without one.
         self._uids: dict[str, str] = {}
         self._finished: set[str] = set()
@@ -354,28 +357,28 @@ class LedgerRecorder:
         self, pod: PodObject, tracker: JobTracker | None, conditions: Mapping[str, PodConditionObject], now: int
     ) -> None:
         meta, node = pod.metadata, pod.spec.node_name or ""
-        charge = self._charges.get(meta.uid) or self._adopted.charges.pop(meta.uid, None)
+        charges = self._charges.get(meta.uid) or self._adopted.charges.pop(meta.uid, None)
         stamp = bound_at(conditions, self._last, now)
         gap = stamp is None and self._in_gap
-        at = charge.began if charge is not None else now if stamp is None else stamp
+        at = charges[0].began if charges is not None else now if stamp is None else stamp
         if tracker is not None:
             tracked = tracker.pod(meta.uid, created_at(meta, now), now)
             tracked.bound = at if tracked.bound is None else tracked.bound
             tracked.scheduled = not meta.deletion_timestamp and pod.status.phase != "Failed"
-        if charge is None and meta.uid in self._adopted.ended_pods:
+        if charges is None and meta.uid in self._adopted.ended_pods:
             return
-        if charge is None or charge.uncounted:
+        if charges is None or charges[0].uncounted:
             held = self._claimed.held(pod, self._capacity.nodes.get(node), self._card_labels)
             self._unclear.drop(meta.uid)
             if held.uncounted:
                 self._unclear.add(meta.uid, pod)
             if tracker is not None:
                 tracker.row.card = tracker.row.card or held.card
-            if charge is not None:
-                self._complete(charge, held)
+            if charges is not None:
+                self._complete(charges, held)
             elif held == NO_CARDS or tracker is None:
                 return
-        if charge is None:
+        if charges is None:
             assert tracker is not None
             row = tracker.row
             queue = (meta.annotations or {}).get(BOUND_QUEUE) or row.queue
@@ -384,14 +387,20 @@ class LedgerRecorder:
                 meta.uid, meta.name, row.namespace, row.uid, row.life, queue, user, service, held.card,
                 held.thousandths, node, at, None, "", "", held.uncounted, meta.resource_version, gap,
             )  # fmt: skip
-            self._rows.append(charge)
-        self._charges[meta.uid] = charge
+            charges = [charge, *_further(charge, held, 1)]
+            self._rows += charges
+        self._charges[meta.uid] = charges
 
-    def _complete(self, charge: ChargeRow, held: HeldCards) -> None:
+    def _complete(self, charges: list[ChargeRow], held: HeldCards) -> None:
         """Count the devices of claims whose allocation came after the binding."""
-        if not held.uncounted or held.thousandths > charge.thousandths:
-            charge.card, charge.thousandths, charge.uncounted = held
-            self._rows.append(charge)
+        if held.uncounted and sum(amount for _, amount in held.cards) <= sum(each.thousandths for each in charges):
+            return
+        charges[0].uncounted = held.uncounted
+        for charge in charges:  # the device of a slice that has changed since may be another card
+            known = charge.part < len(held.cards)
+            charge.card, charge.thousandths = held.cards[charge.part] if known else (charge.card, 0)
+        charges += _further(charges[0], held, len(charges))
+        self._rows += charges
 
     def _pod_gone(self, uid: str, now: int) -> None:
         if uid in self._finished:
@@ -404,8 +413,7 @@ class LedgerRecorder:
     def _end(self, uid: str, at: int, outcome: str, version: str, *, gap: bool) -> None:
         """End the charge of a pod, and its part in its job."""
         self._unclear.drop(uid)
-        charge = self._charges.pop(uid, None)
-        if charge is not None:
+        for charge in self._charges.pop(uid, ()):
             charge.ended, charge.end_reason = max(at, charge.began), outcome
             charge.preemptor = self._evicted.get(uid, "")
             charge.resource_version, charge.gap = version or charge.resource_version, charge.gap or gap
@@ -427,7 +435,7 @@ class LedgerRecorder:
     def _close_gap(self, now: int) -> None:
         """End what was recorded and does not exist any more: with the records, marked."""
         until = self._adopted.until
-        for charge in self._adopted.charges.values():
+        for charge in chain.from_iterable(self._adopted.charges.values()):
             if charge.ended is None:
                 charge.ended, charge.end_reason, charge.gap = max(until, charge.began), "Lost", True
                 self._rows.append(charge)
@@ -443,3 +451,12 @@ class LedgerRecorder:
         for queue in {queue for queue, _ in self._quotas} - self._queues:
             self._set_quotas(queue, {}, "", now)
         self._queues.clear()
+
+
+def _further(charge: ChargeRow, held: HeldCards, first: int) -> list[ChargeRow]:
+    """Charges like one of the same pod, for its cards from a position on."""
+    return [
+        msgspec.structs.replace(charge, card=card, thousandths=amount, uncounted="", part=part)
+        for part, (card, amount) in enumerate(held.cards)
+        if part >= first
+    ]

@@ -58,7 +58,7 @@ class StageRow(msgspec.Struct):
 
 
 class ChargeRow(msgspec.Struct):
-    """One pod held cards from its binding until it finished or was gone."""
+    """One pod held one card from its binding until it finished or was gone."""
 
     pod_uid: str
     pod: str
@@ -69,7 +69,7 @@ class ChargeRow(msgspec.Struct):
     user_label: str
     service_type: str
     card: str
-    #: Of a card, without devices that the ledger cannot count; `uncounted` names them.
+    #: Of the card, without devices that the ledger cannot count; `uncounted` of part 0 names them.
     thousandths: int
     node: str
     began: int
@@ -83,6 +83,8 @@ class ChargeRow(msgspec.Struct):
     resource_version: str = ""
     #: Beginning or end fell into a gap of the records and is not known.
     gap: bool = False
+    #: 0: the card of which the pod has most; 1 and more: its further cards.
+    part: int = 0
 
 
 class CapacityRow(msgspec.Struct):

@@ -81,6 +81,7 @@ CHARGE: Final = Table(
     _optional("ended"),
     *map(_text, ("end_reason", "preemptor", "uncounted", "resource_version")),
     Column("gap", Boolean, nullable=False),
+    Column("part", Integer, primary_key=True, nullable=False, autoincrement=False),
     Index("charge_ended", "ended"),
     Index("charge_job", "job_uid"),
 )

@@ -166,7 +166,9 @@ class UsageLedger:
         for row in tables[2]:
             held = schema.read_row(ChargeRow, row)
             held.ended, held.end_reason, held.preemptor = None, "", ""
-            found.charges[held.pod_uid] = held
+            found.charges.setdefault(held.pod_uid, []).append(held)
+        for parts in found.charges.values():
+            parts.sort(key=lambda part: part.part)
         found.capacity = {row.card: schema.read_row(CapacityRow, row) for row in tables[3]}
         found.quotas = {(row.queue, row.card): schema.read_row(QuotaRecord, row) for row in tables[4]}
         return found

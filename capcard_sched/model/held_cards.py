@@ -54,11 +54,27 @@ class NodeInventory(NamedTuple):
 
 
 class HeldCards(NamedTuple):
-    """The cards of one pod. `uncounted`: further devices that the ledger cannot count, "" for none."""
+    """The cards of one pod: that of which it has most, and `further` ones of its claims.
+
+    `uncounted`: devices that the ledger cannot count, "" for none.
+    """
 
     card: str
     thousandths: int
     uncounted: str = ""
+    further: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def cards(self) -> tuple[tuple[str, int], ...]:
+        """Each card with its thousandths, at least one."""
+        return (self.card, self.thousandths), *self.further
+
+    @classmethod
+    def of(cls, cards: Mapping[str, int], uncounted: str = "") -> HeldCards:
+        """The cards in the order of their amounts."""
+        found = sorted(((card, amount) for card, amount in cards.items() if amount), key=lambda one: (-one[1], one[0]))
+        first = found[0] if found else ("", 0)
+        return cls(*first, uncounted, tuple(found[1:]))
 
 
 NO_CARDS = HeldCards("", 0)

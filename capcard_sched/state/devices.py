@@ -9,6 +9,7 @@ import msgspec
 from capcard_sched.devices.claims import SharedSpecs, claim_facts
 from capcard_sched.devices.inventory import DeviceInventory
 from capcard_sched.devices.ledger import DeviceLedger
+from capcard_sched.devices.pool_faults import card_faults, pool_faults
 from capcard_sched.model.device_objects import (
     MAX_RESULTS,
     DeviceClassObject,
@@ -48,6 +49,7 @@ class DeviceTable:
         self.by_resource: dict[str, str] = {}
         self._changes = changes
         self._invalid = invalid
+        self._slice_uids: dict[str, str] = {}
         self._specs = SharedSpecs()
         #: Pools with devices that claims took or freed since the last session opened.
         self._changed_pools: set[PoolId] = set()
@@ -70,16 +72,33 @@ class DeviceTable:
         if known is not None and known.spec == obj.spec:
             return
         made = self.inventory.apply_slice(obj)
-        problem = made.problem or (
-            f"uses {made.unsupported}, which is not supported: the slice is ignored" if made.unsupported else ""
-        )
-        self._invalid.note(ObjectRef("ResourceSlice", "", name, obj.metadata.uid), problem)
+        self._slice_uids[name] = obj.metadata.uid
+        pools = {made.pool} if known is None else {made.pool, known.pool}
+        for pool in sorted(pools):
+            self._note_faults(pool)
         self._changes.devices.add(f"ResourceSlice {name}")
 
     def _drop_slice(self, name: str) -> None:
+        known = self.inventory.slices.get(name)
         self._invalid.forget("ResourceSlice", "", name)
         self.inventory.drop_slice(name)
+        self._slice_uids.pop(name, None)
+        if known is not None:
+            self._note_faults(known.pool)
         self._changes.devices.add(f"ResourceSlice {name}")
+
+    def _note_faults(self, pool: PoolId) -> None:
+        """The first fault of each slice of a pool. O(devices of the pool)."""
+        slices = self.inventory.slices_of(pool)
+        between: dict[str, str] = {}
+        for fault in pool_faults(slices):
+            between.setdefault(fault.slice, str(fault))
+        for each in slices:
+            problem = each.problem or between.get(each.name, "")
+            if each.unsupported:
+                problem = f"uses {each.unsupported}, which is not supported: the slice is ignored"
+            problem = problem or next((str(fault) for fault in card_faults(each)), "")
+            self._invalid.note(ObjectRef("ResourceSlice", "", each.name, self._slice_uids[each.name]), problem)
 
     def _apply_class(self, obj: DeviceClassObject) -> None:
         known = self.inventory.classes.get(obj.metadata.name)

@@ -220,6 +220,18 @@ _CLAIM_RULES: Rules = (
     ("spec selector matchExpressions * operator", _LABEL_OPERATORS),
     ("status phase", _one_of("Pending", "Bound", "Lost", "")),
 )
+_DEVICE_EFFECTS = _one_of("NoSchedule", "NoExecute", "None")
+#: Of the requests of a claim, below its devices.
+_DEVICE_REQUEST_RULES: Rules = tuple(
+    (f"requests * {place} {path}", check)
+    for place in ("exactly", "firstAvailable *")
+    for path, check in (
+        ("capacity requests *", quantity),
+        ("tolerations * operator", _one_of("Exists", "Equal", "")),
+        ("tolerations * effect", _one_of("NoSchedule", "NoExecute", "None", "")),
+    )
+)
+_POLICY = "spec devices * capacity * requestPolicy"
 _JOB_PHASES = (
     *("Pending", "Running", "Restarting", "Aborting", "Aborted", "Completing", "Completed"),
     *("Terminating", "Terminated", "Failed", ""),
@@ -321,6 +333,18 @@ RULES: dict[str, Rules] = {
     "CSINode": (("spec drivers * allocatable count", _COUNT),),
     "CSIStorageCapacity": (("capacity", quantity), ("maximumVolumeSize", quantity)),
     "ResourceQuota": (("spec hard *", quantity),),
+    "ResourceSlice": (
+        ("spec pool resourceSliceCount", _between(1)),
+        ("spec pool generation", _between(0)),
+        ("spec devices * capacity * value", quantity),
+        *((f"{_POLICY} {field}", quantity) for field in ("default", "validValues *", "validRange *")),
+        ("spec devices * consumesCounters * counters * value", quantity),
+        ("spec sharedCounters * counters * value", quantity),
+        ("spec devices * taints * effect", _DEVICE_EFFECTS),
+    ),
+    "ResourceClaim": _under("spec devices", _DEVICE_REQUEST_RULES),
+    "ResourceClaimTemplate": _under("spec spec devices", _DEVICE_REQUEST_RULES),
+    "DeviceTaintRule": (("spec taint effect", _DEVICE_EFFECTS),),
     "PodDisruptionBudget": (
         ("spec minAvailable", _count_or_percent),
         ("spec maxUnavailable", _count_or_percent),

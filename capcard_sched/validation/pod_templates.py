@@ -80,15 +80,19 @@ def _check_spec(spec: Json, field: str, further: Iterable[str]) -> Iterator[Find
         if toleration.get("operator") == "Exists" and toleration.get("value"):
             yield Finding("error", f"{place}.value", "must be empty when operator is Exists", "no value")
     yield from check_pod_level(spec, f"{field}.resources")
-    yield from _check_claims(spec, field)
+    yield from check_pod_claims(spec, field)
     yield from check_labels(spec.get("nodeSelector"), f"{field}.nodeSelector")
 
 
-def _check_claims(spec: Json, field: str) -> Iterator[Finding]:
-    """Errors about ResourceClaims without one source, and about containers that use claims that the pod has not."""
+def check_pod_claims(spec: Json, field: str) -> Iterator[Finding]:
+    """Errors about ResourceClaims without one source or with a name of another, and about those that are not there."""
     names: list[str] = []
     for place, claim in _each(spec.get("resourceClaims"), f"{field}.resourceClaims"):
-        names.append(str(claim.get("name")))
+        name = str(claim.get("name"))
+        yield from check_label(claim.get("name"), f"{place}.name")
+        if name in names:
+            yield Finding("error", f"{place}.name", f"claim {shown(name)} occurs twice", "distinct names")
+        names.append(name)
         sources = [key for key in ("resourceClaimName", "resourceClaimTemplateName") if claim.get(key)]
         if len(sources) != 1:
             message = "has no source" if not sources else "has two sources"

@@ -37,9 +37,11 @@ from capcard_sched.model.volumes import (
 )
 from capcard_sched.validation.checks import Finding
 from capcard_sched.validation.constraints import COMMON_RULES, RULES, quantity
+from capcard_sched.validation.device_structure import check_device_object
 from capcard_sched.validation.job_structure import check_job_structure
 from capcard_sched.validation.names import is_subdomain
 from capcard_sched.validation.pod_resources import check_pod_level
+from capcard_sched.validation.pod_templates import check_pod_claims
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -284,6 +286,8 @@ def _check_whole(kind: str, obj: Json) -> Iterator[Finding]:
         for field in ("action", "target"):
             if not obj.get(field):
                 yield Finding("error", field, "is required")
+    else:
+        yield from check_device_object(kind, obj)
 
 
 def _check_card_budget(obj: Json) -> Iterator[Finding]:
@@ -304,6 +308,8 @@ def _check_pod(spec: Json, place: Path) -> Iterator[Finding]:
                     path = field_path((*place, group, str(index), "resources", "requests", name))
                     yield Finding("error", path, f"{request} is more than its limit {limits[name]}")
     yield from check_pod_level(spec, field_path((*place, "resources")))
+    for finding in check_pod_claims(spec, field_path(place)):
+        yield msgspec.structs.replace(finding, message=f"{finding.message}; accepted: {finding.accepted}", accepted="")
 
 
 def _check_workload(spec: Json) -> Iterator[Finding]:

@@ -164,6 +164,42 @@ def test_slices_of_one_pool_with_two_counts_give_no_device() -> None:
     assert {each.pool for one in held if one is not None for each in one.devices.results or ()} == {"good"}
 
 
+def test_a_pod_whose_claim_has_no_source_waits() -> None:
+    world = _prepared()
+    world.h.group("bad", queue="q", phase="Pending")
+    world.h.pod("bad", group="bad", resourceClaims=[{"name": "r"}])
+    world.run()
+    assert world.errors == []
+    assert 'pod "default/bad", spec.resourceClaim "r": none of the supported fields are set' in world.h.pod_message(
+        "bad"
+    )
+
+
+def test_a_slice_that_completes_a_pool_ends_the_events_of_the_others() -> None:
+    """The counters of a device are in a slice that comes later, and goes again."""
+    world = _prepared()
+    use = {"counterSet": "s", "counters": {"m": {"value": "1"}}}
+    common = {"driver": "good.example.com", "nodeName": "plain"}
+    devices = {"devices": [{"name": "g", "consumesCounters": [use]}]}
+
+    def published(name: str, count: int, part: Json) -> list[str]:
+        pool = {"name": "bad", "generation": 1, "resourceSliceCount": count}
+        found = {"metadata": {"name": name, "uid": name}, "spec": {**common, **part, "pool": pool}}
+        give(world.h, "ResourceSlice", found)
+        world.run()
+        return [*world.h.core.snapshot().state.problems.values()]
+
+    fault = "devices[0].consumesCounters[0]"
+    assert published("bad", 1, devices) == [f"{fault}.counterSet: counter set s is in no ResourceSlice of the pool"]
+    assert published("bad", 2, devices) == []
+    sets = {"sharedCounters": [{"name": "s", "counters": {"n": {"value": "1"}}}]}
+    assert published("sets", 2, sets) == [f"{fault}.counters: counter m is not in counter set s of the pool"]
+    world.h.apply(ObjectGone("ResourceSlice", "", "sets"))
+    world.run()
+    assert not world.h.core.snapshot().state.problems
+    assert world.errors == []
+
+
 def test_a_class_that_is_deleted_keeps_the_claims_that_have_devices() -> None:
     """Their pods are bound where the devices are; claims without devices wait for the class."""
     world = _prepared()

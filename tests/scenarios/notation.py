@@ -330,6 +330,8 @@ def _claim_spec(pairs: dict[str, str]) -> Manifest:
         exactly["selectors"] = [{"cel": {"expression": _unquoted(pairs.pop("cel"))}}]
     if "mode" in pairs:
         exactly["allocationMode"] = pairs.pop("mode")
+        if exactly["allocationMode"] == "All":
+            del exactly["count"]
     if "first" in pairs:
         alternatives = []
         for number, each in enumerate(pairs.pop("first").split(",")):

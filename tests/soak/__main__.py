@@ -24,9 +24,11 @@ from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.preparation import prepare
 from tests.controlplane.proxy import Proxy
-from tests.e2e.history import KINDS, History
+from tests.e2e.claims.oracle import DeviceOracle
+from tests.e2e.history import KINDS, History, Moment
 from tests.soak import schedule
 from tests.soak.admission import AdmissionFaults
+from tests.soak.devices import CLAIM_CONTROLLERS, DEVICE_KINDS, DeviceChurn
 from tests.soak.faults import HALF_GANG_SECONDS, FaultInjector, Replica
 from tests.soak.hostile import HostileTenant
 from tests.soak.oracle import Oracle
@@ -70,6 +72,7 @@ class Soak:
         self.faults: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
         self.oracle = Oracle(grace=30.0, half_gang=HALF_GANG_SECONDS + _MOST_DELAY)
+        self.devices = DeviceOracle(grace=30.0)
         self.resources = ResourceSampler()
         self.report: dict[str, Any] = {}
         self._last_revision = 0
@@ -91,13 +94,15 @@ class Soak:
             await prepare(cluster)
             await cluster.make_namespace(NAMESPACE)
             await install_policies(cluster)
-            async with History(control_plane, (*KINDS, "leases")) as history:
+            await asyncio.to_thread(control_plane.start_controller_manager, CLAIM_CONTROLLERS)
+            async with History(control_plane, (*KINDS, *DEVICE_KINDS, "leases")) as history:
                 await cluster.create_all([*priority_classes(), *node_manifests(), *queue_manifests()])
                 replicas = [
                     Replica("scheduler-a", proxy_a, folder, _CONF),
                     Replica("scheduler-b", proxy_b, folder, _CONF),
                 ]
-                churn = Churn(cluster, kubelet, self.seed)
+                churn, claims = Churn(cluster, kubelet, self.seed), DeviceChurn(cluster, kubelet, self.seed)
+                await claims.start()
                 hostile = HostileTenant(cluster, control_plane, kubelet, proxy_controllers, folder)
                 admission = AdmissionFaults(cluster, control_plane, folder)
                 injector = FaultInjector(cluster, tenant, control_plane, kubelet, churn, replicas, hostile, admission)
@@ -106,9 +111,10 @@ class Soak:
                     for replica in replicas:
                         await replica.start()
                     await hostile.start()
-                    await self._disturb(churn, injector, history, replicas, admission)
+                    await self._disturb(churn, claims, injector, history, replicas, admission)
                     await injector.heal()
                     await hostile.check()
+                    await claims.stop()
                     await self._settle(churn, history)
                 finally:
                     await hostile.stop()
@@ -117,8 +123,11 @@ class Soak:
                         with contextlib.suppress(AssertionError, ProcessLookupError):
                             await replica.daemon.stop()
             identities = {identity: replica.user for replica in replicas for identity in replica.identities()}
+        await asyncio.to_thread(control_plane.stop_controller_manager)
         self.oracle.finish(control_plane.audit(), identities, [NAMESPACE])
+        self.devices.finish()
         self.report = self._report(time.monotonic() - began, churn, history, replicas)
+        self.report["claims"] = {"jobs": claims.created, "withdrawals": claims.withdrawals, **self.devices.totals}
         self.report["incarnations"]["controllers"] = len(hostile.processes)
         self.report["incarnations"]["admission"] = admission.starts
         self.report["admissionRequests"] = dict(sorted(admission.requests.items()))
@@ -127,6 +136,7 @@ class Soak:
     async def _disturb(
         self,
         churn: Churn,
+        claims: DeviceChurn,
         injector: FaultInjector,
         history: History,
         replicas: list[Replica],
@@ -137,6 +147,7 @@ class Soak:
         async with asyncio.TaskGroup() as group:
             background = [
                 group.create_task(churn.run()),
+                group.create_task(claims.run()),
                 group.create_task(admission.run()),
                 group.create_task(self._replay(history)),
                 group.create_task(self._sample(replicas, injector.hostile, admission)),
@@ -163,7 +174,8 @@ class Soak:
             if moment.revision < self._last_revision:
                 self._late.append((moment.revision, self._last_revision))
             self._last_revision = max(self._last_revision, moment.revision)
-            self.oracle.apply(moment)
+            self.oracle.apply(_only(moment, (*KINDS, "leases")))
+            self.devices.apply(_only(moment, (*KINDS, *DEVICE_KINDS)))
 
     async def _sample(self, replicas: list[Replica], hostile: HostileTenant, admission: AdmissionFaults) -> None:
         """Read the memory of all processes; one that is killed has another name afterwards."""
@@ -183,7 +195,7 @@ class Soak:
         while time.monotonic() < deadline:
             await asyncio.sleep(2)
             self._apply(history, time.monotonic() - 2)
-            if not self.oracle.incomplete() and not self.oracle.unserved():
+            if not (self.oracle.incomplete() or self.oracle.unserved() or self.devices.unused()):
                 return
             if churn.jobs:  # free capacity: the oldest jobs finish
                 with contextlib.suppress(RequestError, OSError, TimeoutError):
@@ -205,8 +217,15 @@ class Soak:
             "historyGaps": history.gaps,
             "lateMoments": self._late,
             "resources": self.resources.growth(),
-            "violations": [f"revision {one.revision}: {one.text}" for one in oracle.violations],
+            "violations": [
+                f"revision {one.revision}: {one.text}" for one in (*oracle.violations, *self.devices.violations)
+            ],
         }
+
+
+def _only(moment: Moment, kinds: Collection[str]) -> Moment:
+    """The changes of some kinds."""
+    return moment._replace(changes=tuple(change for change in moment.changes if change.kind in kinds))
 
 
 def main() -> int:

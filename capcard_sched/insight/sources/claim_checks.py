@@ -8,10 +8,12 @@ import msgspec
 
 from capcard_sched.cel.program import Program
 from capcard_sched.devices.claims import AllocationError, Claim, plan_claim
+from capcard_sched.devices.pool_faults import card_faults, pool_faults
 from capcard_sched.devices.selectors import compile_selector
 from capcard_sched.framework.toolkit.device_cards import accepted_cards, device_offers
 from capcard_sched.model.cards import discover_cards
 from capcard_sched.model.device_objects import (
+    MAX_RESULTS,
     DeviceClaim,
     DeviceClassObject,
     ResourceClaimObject,
@@ -27,6 +29,7 @@ from capcard_sched.state.invalid_objects import InvalidObjects
 from capcard_sched.validation.checks import Finding, listed
 from capcard_sched.validation.inventory import allocatable, as_maps, object_name, texts, value_at
 from capcard_sched.validation.object_checks import OUR_SCHEDULERS
+from capcard_sched.validation.structure import check_object
 from capcard_sched.validation.templates import JOB_TEMPLATE, job_of_cron, templates_of
 
 if TYPE_CHECKING:
@@ -91,7 +94,7 @@ class _Checks:
         self.has_devices = False
 
     def add(self, obj: Json) -> msgspec.Struct | None:
-        """The decoded object of the API group; None for others and malformed ones."""
+        """The decoded object of the API group; None for others, and those with an error of their own."""
         kind = str(obj.get("kind"))
         if kind not in _OBJECTS or group_of(str(obj.get("apiVersion") or "")) != _GROUP:
             return None
@@ -101,7 +104,7 @@ class _Checks:
         except msgspec.ValidationError:
             return None
         self._table.handlers[type(decoded)](decoded)
-        return decoded
+        return None if any(check_object(kind, obj)) else decoded
 
     def totals(self) -> dict[str, dict[str, int]]:
         """Card to node to thousandths."""
@@ -113,13 +116,7 @@ class _Checks:
     def object(self, decoded: msgspec.Struct) -> Iterator[Finding]:
         """Findings of a slice, class, claim or template."""
         if isinstance(decoded, ResourceSliceObject):
-            pool = decoded.spec.driver, decoded.spec.pool.name
-            problem = "" if pool in self._reported else self._table.inventory.pool_problem(pool)
-            if problem:  # at the first slice of the pool
-                self._reported.add(pool)
-                yield Finding(
-                    "warning", "spec.pool", f"pool {'/'.join(pool)} is {problem}; none of its devices is allocated"
-                )
+            yield from self._slice(decoded)
         elif isinstance(decoded, DeviceClassObject):
             for index, each in enumerate(decoded.spec.selectors or ()):
                 found = compile_selector(each.cel.expression) if each.cel is not None else None
@@ -130,9 +127,29 @@ class _Checks:
         elif isinstance(decoded, ResourceClaimTemplateObject):
             yield from self._requests(decoded.metadata.name, decoded.spec.spec.devices, "spec.spec.devices")
 
+    def _slice(self, decoded: ResourceSliceObject) -> Iterator[Finding]:
+        inventory, name = self._table.inventory, decoded.metadata.name
+        pool = decoded.spec.driver, decoded.spec.pool.name
+        faults = list(pool_faults(inventory.slices_of(pool)))
+        for fault in faults:
+            if fault.slice == name:
+                text = f"{fault.message}; no device of pool {'/'.join(pool)} is allocated"
+                yield Finding("error", f"spec.{fault.field}", text)
+        problem = "" if pool in self._reported or faults else inventory.pool_problem(pool)
+        if problem:  # at the first slice of the pool
+            self._reported.add(pool)
+            yield Finding(
+                "warning", "spec.pool", f"pool {'/'.join(pool)} is {problem}; none of its devices is allocated"
+            )
+        for fault in card_faults(inventory.slices[name]) if self._card_quotas else ():
+            yield Finding("error", f"spec.{fault.field}", fault.message)
+
     def _requests(self, name: str, devices: DeviceClaim, field: str) -> Iterator[Finding]:
         classes, missing = self._table.inventory.classes, False
         for index, request in enumerate(devices.requests or ()):
+            if request.exactly is not None and request.exactly.count > MAX_RESULTS:
+                message = f"{request.exactly.count} devices exceed the limit of a claim: pods with it are never bound"
+                yield Finding("error", f"{field}.requests[{index}].exactly.count", message, f"at most {MAX_RESULTS}")
             for path, each in _alternatives(request):
                 if each.device_class_name and each.device_class_name not in classes:
                     missing = True

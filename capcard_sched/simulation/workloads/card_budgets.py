@@ -165,17 +165,19 @@ class CardBudgetController:
                 return
             charge = self._charges[uid] = self._charge(pod)
             if charge is not None:
-                self._flow(charge).add(charge.held.thousandths, self._began(pod), self._now)
+                for card, amount in charge.held.cards:
+                    self._flow(charge.queue, card).add(amount, self._began(pod), self._now)
                 self._changed = True
         elif ended and (charge := self._charges[uid]) is not None:
             self._charges[uid] = None
-            self._flow(charge).add(-charge.held.thousandths, self._now, self._now)
+            for card, amount in charge.held.cards:
+                self._flow(charge.queue, card).add(-amount, self._now, self._now)
             self._changed = True
         if change.new is None:
             self._charges.pop(uid, None)
 
-    def _flow(self, charge: _PodCharge) -> QueueCardFlow:
-        return self._flows.setdefault((charge.queue, charge.held.card), QueueCardFlow())
+    def _flow(self, queue: str, card: str) -> QueueCardFlow:
+        return self._flows.setdefault((queue, card), QueueCardFlow())
 
     def _charge(self, pod: JsonObject) -> _PodCharge | None:
         found = msgspec.convert(pod, PodObject)

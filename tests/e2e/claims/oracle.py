@@ -14,7 +14,9 @@ It shares no code with the product.
 | an allocated claim has a bound consumer, and a deleted one goes | at the end |
 
 Allocations with `adminAccess` use nothing. A queue without the annotation `volcano.sh/card.quota` has no limit here. A
-claim is charged to the queue of its first consumer that is not finished.
+claim is charged to the queue of its first consumer that is not finished, a pod to that of its bind. Charges are
+compared with the largest quota of the last `grace` seconds, and a deleted PodGroup keeps its queue as long: a decision
+may precede the change.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from tests.controlplane.manifests import Manifest
 from tests.e2e.history import KINDS, Change, Moment
-from tests.soak.oracle import Violation, amounts, request_of
+from tests.soak.oracle import LimitHistory, Violation, amounts, request_of
 
 #: The kinds of a history that this oracle reads.
 DEVICE_KINDS: Final = (*KINDS, "resourceslices", "resourceclaims")
@@ -167,8 +169,15 @@ class Charges:
 class DeviceOracle:
     """Apply all moments in order of their revision, then `finish`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, grace: float = 0.0) -> None:
         self.violations: list[Violation] = []
+        self._grace = grace
+        self._now = 0.0
+        self._quotas = LimitHistory(grace)
+        #: Deleted PodGroups with the time of their deletion.
+        self._deleted_groups: dict[str, tuple[float, Manifest]] = {}
+        #: uid of a bound pod to the queue of its bind.
+        self._queue_at_bind: dict[str, str] = {}
         self._pools = Pools()
         self._devices = Devices(self._pools)
         self._charges = Charges()
@@ -180,6 +189,8 @@ class DeviceOracle:
         self._members: defaultdict[str, set[str]] = defaultdict(set)
         #: uids of PodGroups with a member that was bound.
         self._begun: set[str] = set()
+        #: Numbers of allocations and of devices in them.
+        self.totals: Counter[str] = Counter()
 
     # --- replay -----------------------------------------------------------------------------------------------------
 
@@ -187,6 +198,7 @@ class DeviceOracle:
         """Apply the changes of one revision, then check what they concern."""
         claims: dict[str, Change] = {}
         pods: dict[str, Change] = {}
+        self._now = moment.received_at
         for change in moment.changes:
             key = change.item["metadata"]["uid"]
             if change.kind == "resourceslices":
@@ -200,6 +212,10 @@ class DeviceOracle:
             else:
                 name = _name(change.item) if change.kind == "podgroups" else change.item["metadata"]["name"]
                 _set(self._objects[change.kind], name, change.after)
+                if change.kind == "queues":
+                    self._quotas.set(name, self._now, _quota(change.after))
+                elif change.kind == "podgroups" and change.after is None:
+                    self._deleted_groups[name] = self._now, change.item
         found = [*self._allocated(claims.values())]
         touched = pods.keys() | {uid for name in claims for uid in self._users[name]}
         for uid in sorted(touched):
@@ -209,11 +225,17 @@ class DeviceOracle:
 
     def finish(self) -> None:
         """Everything has come to rest."""
+        self.violations += [Violation(0, text) for text in self.unused()]
+
+    def unused(self) -> list[str]:
+        """The claims that nothing uses any more, and that are still there."""
+        found = []
         for name, claim in sorted(self._claims.items()):
             if "deletionTimestamp" in claim["metadata"]:
-                self.violations.append(Violation(0, f"claim {name} is deleted and stays"))
+                found.append(f"claim {name} is deleted and stays")
             elif _results(claim) and not any(self._is_active(uid) for uid in _consumers(claim)):
-                self.violations.append(Violation(0, f"claim {name} is allocated without a bound consumer"))
+                found.append(f"claim {name} is allocated without a bound consumer")
+        return found
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -237,6 +259,7 @@ class DeviceOracle:
                 continue
             for result in before:
                 self._devices.release(name, _device_of(result))
+            self.totals.update({"allocations": bool(after), "devices": len(after)})
             for result in after:
                 if not result.get("adminAccess"):
                     consumed = amounts(result.get("consumedCapacity") or {})
@@ -307,9 +330,9 @@ class DeviceOracle:
             if self._charges.set(f"pod {uid}", queue, cards) and not was_bound:
                 grown.add(queue)
         for queue in sorted(grown):
-            text = _annotations(self._objects["queues"].get(queue, {"metadata": {}})).get("volcano.sh/card.quota")
-            if text:
-                yield from self._charges.excess(queue, json.loads(text))
+            quota = self._quotas.largest(queue, self._now)
+            if quota is not None:
+                yield from self._charges.excess(queue, quota)
 
     def _claim_cards(self, name: str) -> tuple[str, Counter[str]]:
         claim = self._claims.get(name)
@@ -333,10 +356,14 @@ class DeviceOracle:
         offered = amounts(node["status"].get("allocatable") or {})[_GPU]
         card = (node["metadata"].get("labels") or {}).get("nvidia.com/gpu.product", "")
         cards = request_of(pod)[_GPU] if offered and card else 0
-        return self._queue_of(pod), Counter({card: cards}) if cards else Counter()
+        queue = self._queue_at_bind.setdefault(uid, self._queue_of(pod))
+        return queue, Counter({card: cards}) if cards else Counter()
 
     def _queue_of(self, pod: Manifest) -> str:
         group = self._objects["podgroups"].get(_group_of(pod))
+        deleted_at, deleted = self._deleted_groups.get(_group_of(pod), (0.0, None))
+        if group is None and self._now - deleted_at <= self._grace:
+            group = deleted
         if group is not None:
             return str(group["spec"].get("queue") or "default")
         return _annotations(pod).get("scheduling.volcano.sh/queue-name") or "default"
@@ -354,6 +381,13 @@ def _name(item: Manifest) -> str:
 
 def _annotations(item: Manifest) -> Mapping[str, str]:
     found: Mapping[str, str] = item["metadata"].get("annotations") or {}
+    return found
+
+
+def _quota(queue: Manifest | None) -> dict[str, int] | None:
+    """None without a limit."""
+    text = None if queue is None else _annotations(queue).get("volcano.sh/card.quota")
+    found: dict[str, int] | None = json.loads(text) if text else None
     return found
 
 

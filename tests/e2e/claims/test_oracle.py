@@ -35,8 +35,8 @@ SHARED = device("s0", allowMultipleAllocations=True, capacity={"memory": {"value
 class Story:
     """A history written by hand: each method is the next change, in a revision of its own."""
 
-    def __init__(self) -> None:
-        self.oracle = DeviceOracle()
+    def __init__(self, grace: float = 0.0) -> None:
+        self.oracle = DeviceOracle(grace=grace)
         self._revision = 0
         self._live: dict[tuple[str, str], Manifest] = {}
         self.put("nodes", node("n1")).put("nodes", node("n2"))
@@ -229,6 +229,15 @@ STORIES: dict[str, tuple[Callable[[Story], Story], list[str]]] = {
     "a quota of the queue of a group": (
         lambda it: it.quota(NVIDIA_H200=0).put("podgroups", pod_group("g", queue="q")).run("a", got(), group="g"),
         [f"queue q has 1 of 0 {H200}"]),
+    "a group that moves after a bind": (
+        lambda it: it.quota(NVIDIA_H200=1).put("queues", queue("r", cards={H200: 1}))
+        .put("podgroups", pod_group("g", queue="q")).pod("p", requests={"nvidia.com/gpu": 1}, group="g")
+        .bind("p", "plugin").put("podgroups", pod_group("g", queue="r")).phase("p", "Running")
+        .run("a", got(), queue="r"), []),
+    "a group that is deleted after a bind": (
+        lambda it: it.quota(NVIDIA_H200=1).put("podgroups", pod_group("g", queue="q"))
+        .pod("p", requests={"nvidia.com/gpu": 1}, group="g").bind("p", "plugin").gone("podgroups", "g")
+        .phase("p", "Running").run("a", got(), **Q), [f"queue q has 2 of 1 {H200}"]),
     "a quota lowered below the use": (lambda it: it.quota(NVIDIA_H200=1).run("a", got(), **Q).quota(NVIDIA_H200=0), []),
     "a card that the quota does not name": (
         lambda it: it.quota(A100=1).run("a", got(), **Q), [f"queue q has 1 of 0 {H200}"]),
@@ -255,3 +264,9 @@ STORIES: dict[str, tuple[Callable[[Story], Story], list[str]]] = {
 @pytest.mark.parametrize("play, violations", STORIES.values(), ids=STORIES)
 def test_the_oracle_finds_planted_violations(play: Callable[[Story], Story], violations: list[str]) -> None:
     assert play(Story()).violations() == violations
+
+
+def test_a_quota_that_was_lowered_within_the_grace_is_the_former_one() -> None:
+    lowered = Story(grace=30.0).quota(NVIDIA_H200=1).quota(NVIDIA_H200=0).run("a", got(), **Q)
+    assert lowered.violations() == []
+    assert lowered.run("b", got("g1"), **Q).violations() == [f"queue q has 2 of 1 {H200}"]

@@ -42,9 +42,15 @@ CASES: dict[str, Any] = {
     "a claim whose first consumer is another pod": {"results": ["n1/g0"], "first": "other", "notes": 1},
     "a device of a driver without cards": {"results": ["n1/g0"], "driver": "nic.example.com"},
     "administrative access": {"results": ["n1/g0"], "admin": True},
-    "devices of two models: of the larger part": {
-        "results": ["n1/g0", "n1/g1", "n1/g2"],
-        "used": {CARD: 200},
+    "devices of two models": {"results": ["n1/g0", "n1/g1", "n1/g2"], "used": {CARD: 200, OTHER: 100}},
+    "devices of two models, allocated after the binding": {
+        "results": ["n1/g0", "n1/g2"],
+        "claim": LATER,
+        "used": {CARD: 100, OTHER: 100},
+    },
+    "devices of two models, one of which has no slice": {
+        "results": ["n1/g0", "n1/g2", "n1/g7"],
+        "used": {CARD: 100, OTHER: 100},
         "notes": 1,
     },
     "a share, of the capacity of which it has most": {
@@ -99,9 +105,8 @@ CASES: dict[str, Any] = {
         "extended": 1,
         "on": "n2",
         "mapped": "nvidia.com/mig-1g.18gb",
-        "results": ["n1/g0"],
-        "used": {CARD: 100},
-        "notes": 1,
+        "results": ["n1/g2"],
+        "used": {CARD: 100, OTHER: 100},
     },
 }
 

@@ -26,6 +26,10 @@ SPECS: dict[str, Any] = {
     "Job": {"spec": {"tasks": [{"name": "w", "template": TEMPLATE}]}},
     "PriorityClass": {"value": 5},
     "CardBudget": {"spec": {"queue": "q", "period": "month", "cards": {"A": "1h"}}},
+    "ResourceSlice": {
+        "spec": {"driver": "d", "nodeName": "n", "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}}
+    },
+    "DeviceTaintRule": {"spec": {"taint": {"key": "k", "effect": "NoSchedule"}}},
     "Command": {"action": "CloseQueue", "target": {"kind": "Queue", "name": "q"}},
 }
 
