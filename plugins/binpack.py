@@ -118,7 +118,7 @@ class Binpack(Plugin):
         names = self._session.resources.names
         requested = [
             (column, int(cls.request[column]), self._weights[names[column]])
-            for column in np.flatnonzero(cls.request > 0).tolist()
+            for column in (cls.request > 0).nonzero()[0].tolist()
             if self._weights.get(names[column])
         ]
         total = sum(weight for _, _, weight in requested)

@@ -25,8 +25,10 @@ def stranded_of(tasks: Iterable[Task]) -> list[str]:
     """`pod a is on node n1, which is unreachable`, one sentence per node; another one for its terminating pods."""
     found = []
     for task in tasks:
-        word = lost_word(task.node) if task.node is not None and task.status not in COMPLETED_STATUSES else ""
-        if task.node is None or not word:
+        if task.node is None or (task.node.known and not task.node.taints) or task.status in COMPLETED_STATUSES:
+            continue  # most nodes have no taints
+        word = lost_word(task.node)
+        if not word:
             continue
         status = "{} terminating" if task.deleting or task.status is TaskStatus.RELEASING else "{}"
         end = ": it ends when the node is ready again or removed" if "terminating" in status else ""

@@ -30,7 +30,8 @@ def text_cache(maxsize: int, *, short: int = SHORT, longer: int = 0) -> Callable
 
         @wraps(function)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            found: _R = (cached if length_of(args) <= short else long)(*args, **kwargs)
+            size = len(args[0]) if len(args) == 1 and isinstance(args[0], str) else length_of(args)  # most have one
+            found: _R = (cached if size <= short else long)(*args, **kwargs)
             return found
 
         return call

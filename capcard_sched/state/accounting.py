@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 #: Rows. Above this number, one array operation charges all rows.
 _FEW_ROWS = 3
+#: Statuses of tasks on a node that do not leave it.
+_STAYING = ALLOCATED_STATUSES & BOUND_STATUSES
 _BEST_EFFORT = len(TaskStatus)  # index of pending best-effort tasks in the per-role counters
 
 
@@ -294,12 +296,44 @@ class Accounting:
     def release(self, task: Task) -> TaskStatus:
         """Evict a running or bound task: it becomes RELEASING. Returns the former status for `unrelease`."""
         former = self._former[task.uid] = task.status
-        self.move(task, RELEASING, task.node)
+        self._turn(task, RELEASING)
         return former
 
     def unrelease(self, task: Task, former: TaskStatus) -> None:
         self._former.pop(task.uid, None)
-        self.move(task, former, task.node)
+        self._turn(task, former)
+
+    def _turn(self, task: Task, status: TaskStatus) -> None:
+        """`move` of a task that stays on its node and begins to leave, or stays after all: few sums change."""
+        job, node, before, request = task.job, task.node, task.status, task.cls.request
+        leaves = status is RELEASING
+        if job is None or node is None or task.cls.unoffered or {before, status} - _STAYING != {RELEASING}:
+            self.move(task, status, node)
+            return
+        for tasks in (job.tasks, node.tasks):  # it becomes the last one, as by `move`
+            del tasks[task.uid]
+            tasks[task.uid] = task
+        counted = bool(job.min_task_member) or job.groups is not None
+        if counted:
+            _count_member(job, task, -1)
+        job.counts[before] -= 1
+        job.counts[status] += 1
+        task.status = status
+        if counted:
+            _count_member(job, task, +1)
+        change = request if leaves else -request
+        job.allocated, job.releasing = job.allocated - change, job.releasing + change
+        changes, queue = self._changes, self._queue_of(job)
+        if queue is not None:
+            queue.allocated -= change
+            queue.releasing += change
+            changes.queues.add(queue.name)
+        changes.jobs.add(job.key)
+        changes.nodes.add(node.name)
+        if node.known:
+            amounts = self._nodes.releasing[node.row]
+            amounts += change
+            self._nodes.touch(node.row)
 
     def restore(self, task: Task) -> None:
         """Undo `release` after a failed eviction: the task gets its former status, by default RUNNING."""

@@ -294,7 +294,7 @@ class Ledger:
             self.internal_errors += len(placement.tasks)
             return
         given: dict[Charge, int] = {}
-        shared = self._demands.of(placement.cls).shared
+        shared = self._demands.of(placement.cls).shared if placement.cls.claims else ()
         for task in placement.tasks:
             charge = account.charges.get(task.uid)
             if charge is None or task.uid in account.leaving:
@@ -302,11 +302,13 @@ class Ledger:
             elif task.status in SESSION_STATUSES:
                 given[charge] = given.get(charge, 0) + 1
                 del account.charges[task.uid]
-                self._shared.drop(task.uid, shared)
+                if shared:
+                    self._shared.drop(task.uid, shared)
             else:
                 account.leaving |= {task.uid}
                 self._release(account, charge)
-                self._shared.use(account, task.uid, shared)
+                if shared:
+                    self._shared.use(account, task.uid, shared)
         for charge, count in given.items():
             self._book(account, placement.cls, charge, -count)
         self._settle()
@@ -314,6 +316,8 @@ class Ledger:
 
     def _settle(self) -> None:
         """Charges each claim that pods share to one of them; jobs that name it are recomputed at the next read."""
+        if self._shared.is_settled:
+            return
         for key in self._shared.settle(self._session.snapshot.claims.claims, self._recharge, self._charge_queue):
             if (account := self.jobs.get(key)) is not None:
                 self._stale[account.queue.name].setdefault(key, None)
@@ -435,7 +439,7 @@ class Ledger:
         if job.key not in stale:
             return account.impossible
         stale[job.key] = stale[job.key] or job.phase
-        return self._minimum.exceeded_by(account.queue, job, account.charges)
+        return self._minimum.exceeded_by(account)
 
     def quantities_of(self, job: Job) -> JobQuantities | None:
         """Current quantities of a job; None for a job without a queue."""

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.quota.limits import QuotaShortage
     from capcard_sched.model.job import Job, Task
+    from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
     from capcard_sched.plugins.capacity_card.card_inventory import CardInventory
     from capcard_sched.plugins.capacity_card.charge import Charge
     from capcard_sched.plugins.capacity_card.claim_cards import SharedPart
-    from capcard_sched.plugins.capacity_card.quota import QueueAccount
+    from capcard_sched.plugins.capacity_card.quota import JobAccount, QueueAccount
     from capcard_sched.plugins.capacity_card.shared_claims import SharedClaims
 
 _NO_INDEX = 1 << 62
@@ -89,24 +90,37 @@ class Minimum:
             known = self._exceeded[key] = quantities, queue.exceeded(quantities.need, same_card=self._same_card)
         return known[1]
 
-    def exceeded_by(self, queue: QueueAccount, job: Job, held: Mapping[str, Charge]) -> QuotaShortage | None:
+    def exceeded_by(self, account: JobAccount) -> QuotaShortage | None:
         """`exceeded` of a job: without its quantities where all its pods fit, of which its need is a part."""
-        return None if self._all_fit(queue, job, held) else self.exceeded(queue, self.quantities(job, held))
+        if self._all_fit(account):
+            return None
+        return self.exceeded(account.queue, self.quantities(account.job, account.charges))
 
-    def _all_fit(self, queue: QueueAccount, job: Job, held: Mapping[str, Charge]) -> bool:
-        """Whether the pods of a job fit an empty queue; false where their classes differ, or any does not wait."""
+    def _all_fit(self, account: JobAccount) -> bool:
+        """Whether the pods of a job fit an empty queue; false for several cards, and beside pods that hold no quota."""
+        job, queue, charges = account.job, account.queue, account.charges.values()
         count, minimum = len(job.tasks), job.min_resources
-        if held or not count or count < job.min_available or len(job.pending) < count:
+        if not count or count < job.min_available or len(job.pending) + len(charges) < count:
             return False
-        cls, *others = {task.cls for task in job.tasks.values()}
-        if others or self._demands.of(cls).claim.others:  # quotas of groups may limit several cards together
+        total = ChargeSum(account.allocated)
+        cards = {charge.card for charge in charges}
+        waiting: dict[TaskClass, int] = {}
+        for task in job.pending.values():
+            waiting[task.cls] = waiting.get(task.cls, 0) + 1
+        for cls, pods in waiting.items():
+            demand = self._demands.of(cls)
+            if demand.claim.others:
+                return False
+            cards.add(demand.claim.card)
+            total.add(demand.counted.amounts, pods)
+        # Quotas of groups may limit several cards together, and alternatives of one claim are cards of another.
+        if len(cards - {""}) > 1 or any(charge.others for charge in charges):
             return False
         ceilings = self._ceilings.get(queue.name)
         if ceilings is None:
             ceilings = self._ceilings[queue.name] = _Ceilings(queue, same_card=self._same_card)
-        for key, amount in self._demands.of(cls).counted.amounts:
-            if amount * count > ceilings[key]:
-                return False
+        if any(amount > ceilings[key] for key, amount in total.items()):
+            return False
         if minimum is not None:
             for key, name in _NAMES:
                 if name in minimum and minimum[name] > ceilings[key]:

@@ -135,6 +135,8 @@ class CardReclaim:
         if demand.several:
             cards = self._selection.choice(queue, demand, reclaimer, own=True).usable
         cards = *cards, *[card for card, _ in demand.claim.others]
+        if not queue.limiting:
+            return _Wanted(dict.fromkeys(cards, ""), ())
         above = {
             card: [
                 bound
@@ -160,15 +162,20 @@ class CardReclaim:
         """
         if charge is None or not charge.complete:
             return NO_USE
-        shared = self._demands.of(candidate.cls).shared_ranges
-        if charge.cards or shared:
-            held = {card for card, _ in charge.cards}.union(*shared.values())
-            fulls = [full for card, full in want.cards.items() if card in held]
+        shared = self._demands.of(candidate.cls).shared_ranges if candidate.cls.claims else {}
+        if charge.amount or charge.others or shared:
+            if charge.others or shared:
+                held = {card for card, _ in charge.cards}.union(*shared.values())
+                fulls = [full for card, full in want.cards.items() if card in held]
+            else:
+                fulls = [want.cards[charge.card]] if charge.card in want.cards else []
             if not fulls:
                 return NO_USE
+            if not all(fulls):
+                return ""
             assert candidate.job is not None
             above = self._above(candidate.job.queue)
-            return "" if any(not full or full in above for full in fulls) else QUOTA
+            return "" if any(full in above for full in fulls) else QUOTA
         if not want.plain or self._demands.of(candidate.cls).unnamed:
             return NO_USE
         requests = candidate.cls.requests

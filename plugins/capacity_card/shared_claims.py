@@ -65,6 +65,8 @@ class SharedClaims:
     def demand(self, task: Task) -> CardDemand:
         """The demand of a pod, without the claims that other pods of its queue are charged for."""
         demand = self.demands.of(task.cls)
+        if not demand.shared:
+            return demand
         paid, held = list[str](), list[tuple[str, int]]()
         for key, _ in demand.shared:
             payer = self._payers.get(key)
@@ -100,6 +102,8 @@ class SharedClaims:
     def note(self, job: Job) -> None:
         """Notes the claims that the pods of a job name. O(pods)."""
         classes = {task.cls for task in job.tasks.values() if task.cls.claims}
+        if not classes and job.key not in self._named:
+            return
         named = {key for cls in classes for key, _ in self.demands.of(cls).shared}
         self._unname(job.key)
         if named:
@@ -163,6 +167,11 @@ class SharedClaims:
             self._unsettled.add(key)
 
     # --- charges ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the pods of no claim changed since `settle`."""
+        return not self._unsettled
 
     def settle(
         self,

@@ -208,8 +208,9 @@ class ClaimRules:
 
     def of(self, task: Task) -> PodClaims | None:
         """The current claims of a pod; None for a pod without claims."""
-        wanted, extended = task.cls.claims, self._extended.of(task.cls)
-        if error := self._extended.problem(task, extended):
+        wanted, extended = task.cls.claims, self._extended.of(task.cls) if task.cls.device_containers else None
+        is_extended = extended is not None or task.extended_claim or self._ledger.extended
+        if is_extended and (error := self._extended.problem(task, extended)):
             return PodClaims(error=error)
         if not wanted and extended is None:
             return None
@@ -524,6 +525,8 @@ class ClaimRules:
 
     def allocations(self, placement: Placement) -> dict[str, tuple[ClaimAllocation, ...]] | None:
         """The allocations of pods by uid; None for pods without claims. Raises ClaimedDevicesTakenError."""
+        if not self._placed:
+            return None
         placed = [task for task in placement.tasks if self._placed.get(task.uid)]
         for task in placed:
             if task.uid in self._early:

@@ -172,6 +172,8 @@ class Predicates(Plugin):
     def _reads_pods(self, signature: PodSignature) -> bool:
         if signature.cls.host_ports and self._enabled.node_ports:
             return True
+        if signature.context(self.name) is None:
+            return False
         volumes = self._context(signature).volumes
         return (volumes is not None and self._volumes.is_limited(volumes)) or self._searches_single_nodes(signature)
 
@@ -181,18 +183,23 @@ class Predicates(Plugin):
         return claims is not None and claims.needs_devices and not self._reads_other_nodes(signature)
 
     def _reads_other_nodes(self, signature: PodSignature) -> bool:
-        rules, volumes, claims = self._context(signature)
+        context = signature.context(self.name)
+        if context is None:
+            return False
+        rules, volumes, claims = context
         if rules is not None or (volumes is not None and bool(volumes.open or volumes.exclusive)):
             return True
         return claims is not None and claims.needs_devices and not self._claims.reads_single_nodes(claims)
 
     def _prefers_volumes(self, signature: PodSignature) -> bool:
+        if not self._enabled.volume_binding_shape:
+            return False
         volumes = self._context(signature).volumes
-        return bool(self._enabled.volume_binding_shape) and volumes is not None and bool(volumes.open)
+        return volumes is not None and bool(volumes.open)
 
     def _prefers_alternatives(self, signature: PodSignature) -> bool:
-        claims = self._context(signature).claims
-        return bool(self._enabled.prioritized_list_weight) and claims is not None and claims.has_alternatives
+        context = signature.context(self.name) if self._enabled.prioritized_list_weight else None
+        return context is not None and context.claims is not None and context.claims.has_alternatives
 
     def pre_predicate(self, signature: PodSignature) -> Refusal | None:
         rules, volumes, claims = self._context(signature)
@@ -216,8 +223,10 @@ class Predicates(Plugin):
             port, every = cls.host_ports[0].port, np.arange(len(index), dtype=np.intp)
             yield PlaceLimit(f"the nodes have space for {{limit}} with host port {port}", domains=every)
         yield from self._rules.place_limits(tasks)
-        yield from self._volumes.place_limits(tasks[0])
-        yield from self._claims.place_limits(tasks)
+        if cls.volumes:
+            yield from self._volumes.place_limits(tasks[0])
+        if cls.claims:
+            yield from self._claims.place_limits(tasks)
 
     def most_pods(self, signature: PodSignature) -> Callable[[NodeView], Vector] | None:
         """By the devices that are free, where pods with claims read the devices of single nodes alone."""

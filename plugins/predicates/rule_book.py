@@ -125,9 +125,12 @@ class RuleBook(PodTerms[PodRules]):
         self, tasks: Sequence[Task], pod_count: TopologyCount | None, selectors: Sequence[PodSelector]
     ) -> bool:
         """Whether selectors select no placed pod, and no pods of the job but these: no other pod opens a domain."""
-        job, own, known = tasks[0].job, {task.uid for task in tasks}, self.counters.namespaces
+        job = tasks[0].job
         if pod_count is None or pod_count.sum or job is None:
             return False
+        if len(tasks) == len(job.tasks):
+            return True
+        own, known = {task.uid for task in tasks}, self.counters.namespaces
         return not any(
             all(selector.selects(task.namespace, task.labels, known) for selector in selectors)
             for task in job.tasks.values()

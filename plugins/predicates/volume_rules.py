@@ -111,9 +111,7 @@ class VolumeRules:
         """The current volumes of a pod; None for a pod without claims and attachable volumes."""
         cls = task.cls
         if not cls.volumes:
-            limited = tuple(key for key in cls.inline_volumes if key.driver in self.attached.drivers)
-            required = self._required(task, ())
-            return PodVolumes(attached=limited, required=required) if limited or required else None
+            return self._of_inline(task) if cls.inline_volumes else None
         storage = self._storage
         bound: list[tuple[str, int]] = []
         reserved: list[tuple[str, int]] = []
@@ -163,6 +161,11 @@ class VolumeRules:
             self._required(task, waiting),
             tuple(exclusive),
         )
+
+    def _of_inline(self, task: Task) -> PodVolumes | None:
+        limited = tuple(key for key in task.cls.inline_volumes if key.driver in self.attached.drivers)
+        required = self._required(task, ())
+        return PodVolumes(attached=limited, required=required) if limited or required else None
 
     def _problem(self, task: Task, name: str, claim: VolumeClaim | None) -> str:
         """The reason why a claim allows no node, "" without one."""

@@ -38,7 +38,7 @@ class BoundNodeHook(NamedTuple):
 
     plugin: str
     reads: NodeReads
-    #: Whether it applies to a signature; None: to all. Raises HookFailed.
+    #: Whether it applies to a signature; None: to all. Without a guard, as `call`.
     when: Callable[[PodSignature], bool] | None
     #: The plain method: it runs for every few nodes that change, and a guard around each call costs too much.
     call: Callable[..., Any]
@@ -121,7 +121,7 @@ class Dispatch:
             for name, (declared_kind, reads, when) in declared_hooks(type(plugin)).items():
                 method = plugin.method(name)
                 if declared_kind == kind and method is not None and switches.get(switch, True):
-                    bound = None if when is None else partial(run_hook, plugin.name, kind, partial(when, plugin))
+                    bound = None if when is None else partial(when, plugin)
                     yield BoundNodeHook(plugin.name, reads, bound, method)
 
     def _allocators_first(self, tiers: Sequence[Sequence[Entry]]) -> list[Entry]:

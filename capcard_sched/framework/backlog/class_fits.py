@@ -81,10 +81,10 @@ class ClassFit:
         self.serial = table.serial
         self._nodes: list[Node] = table.nodes[:]
         self._feasible = feasible
-        self._columns = np.flatnonzero(self.cls.fit_request)
+        self._columns = self.cls.fit_request.nonzero()[0]
         self._request = self.cls.fit_request[self._columns]
         self._fits: npt.NDArray[np.int64] = np.zeros(len(table), dtype=np.int64)
-        rows = np.flatnonzero(feasible)
+        rows = feasible.nonzero()[0]
         self._fits[rows] = self._count(table, rows)
         #: The sum over all feasible nodes.
         self.total = int(self._fits.sum())

@@ -27,8 +27,6 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from capcard_sched.framework.api.dispatch import HookFailed, run_hook
 from capcard_sched.framework.api.node_view import NodeView
 from capcard_sched.framework.api.plugin import Reads
@@ -248,7 +246,7 @@ class FailedAttempts:
                     continue
                 rows = changed.get(fit.serial)
                 if rows is None:
-                    rows = changed[fit.serial] = np.flatnonzero(table.stamps > fit.serial)
+                    rows = changed[fit.serial] = (table.stamps > fit.serial).nonzero()[0]
                 change = fit.update(table, rows)
             if change is not FitChange.NONE:
                 self._wake_class(key, is_more=change is FitChange.MORE)

@@ -47,7 +47,8 @@ class SessionEvents:
 
     def has_own_event(self, job: Job, task: Task, message: str) -> bool:
         """Whether a refusal of the session is an event with this text on a pending pod."""
-        return any(message in self._texts.get(ref, ()) for ref in (reference(task), reference(job)))
+        texts = self._texts
+        return bool(texts) and any(message in texts.get(ref, ()) for ref in (reference(task), reference(job)))
 
     def refreshes(self, keys: Sequence[tuple[ObjectRef, str]]) -> list[float]:
         """Unix seconds at which events of refusals are to be repeated. `keys`: object and hook."""

@@ -61,8 +61,10 @@ class UnitColumns(NamedTuple):
 class UnitTable:
     """The units of a session, and the selection for a preemptor."""
 
-    def __init__(self, session: Session, tasks: list[Task], rows: Rows, scope_of: Callable[[Job], str]) -> None:
-        """`tasks`: the candidates, with their `rows` (intp). `scope_of` returns the `evict_scope` of a job."""
+    def __init__(
+        self, session: Session, tasks: list[Task], rows: Rows, scopes_of: Callable[[list[Job]], list[str]]
+    ) -> None:
+        """`tasks`: the candidates, with their `rows` (intp). `scopes_of` returns the `evict_scope` of each job."""
         self._session = session
         #: The jobs with candidates, and their queues, each with its number.
         self._jobs, jobs_of = _numbered([task.job for task in tasks if task.job is not None])
@@ -76,7 +78,7 @@ class UnitTable:
         self._left: Mask = np.ones(len(jobs), dtype=bool)
         self._seen = 0
         job_ranks = np.array([ranks[priorities] for priorities in known], dtype=np.intp)
-        scopes = np.array([scope_of(job) for job in jobs], dtype=str)
+        scopes = np.array(scopes_of(jobs), dtype=str)
         minimum = np.array([job.min_available for job in jobs], dtype=np.intp)
         slack = np.array([job.ready_tasks for job in jobs], dtype=np.intp) - minimum
         #: Whether the remaining members can only leave all at once.
@@ -94,7 +96,7 @@ class UnitTable:
         rows, jobs_of, own, gang = rows[order], jobs_of[order], own[order], gang[order]
         first = np.ones(len(tasks), dtype=bool)
         first[1:] = (rows[1:] != rows[:-1]) | (jobs_of[1:] != jobs_of[:-1]) | (own[1:] != own[:-1])
-        starts = np.flatnonzero(first)
+        starts = first.nonzero()[0]
         classes, class_of = _numbered([task.cls for task in tasks])
         requests = self._columns([cls.request for cls in classes])[:, class_of[order]]
         rows, jobs_of, gang = rows[starts], jobs_of[starts], gang[starts]
@@ -154,7 +156,7 @@ class UnitTable:
         """
         units = self.units
         self._note_evictions()
-        chosen = np.flatnonzero(candidates & feasible[units.rows] & self._left[units.jobs])
+        chosen = (candidates & feasible[units.rows] & self._left[units.jobs]).nonzero()[0]
         if not len(chosen):
             return {}
         rows = units.rows[chosen]
@@ -220,7 +222,7 @@ def _runs(rows: Rows) -> tuple[Rows, Rows]:
     """The starts of the runs of equal values in ascending `rows`, and the number of the run of each."""
     first = np.ones(len(rows), dtype=bool)
     np.not_equal(rows[1:], rows[:-1], out=first[1:])
-    return np.flatnonzero(first), first.cumsum() - 1
+    return first.nonzero()[0], first.cumsum() - 1
 
 
 def _two_smallest(sizes: Rows, places: Rows, starts: Rows) -> Rows:
@@ -234,6 +236,6 @@ def _two_smallest(sizes: Rows, places: Rows, starts: Rows) -> Rows:
 
 def device_columns(request: Vector) -> Rows:
     """Of the requested resource columns (int64 [resources]) those whose surplus counts: devices, else cpu."""
-    devices: Rows = np.flatnonzero(request)
+    devices: Rows = request.nonzero()[0]
     devices = devices[devices > PODS_COLUMN]  # cpu, memory and pods come first
     return devices if len(devices) else np.array([CPU_COLUMN], dtype=np.intp)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from capcard_sched.framework.eviction import nominations
 from capcard_sched.framework.eviction.eviction_events import EvictionEvents
-from capcard_sched.framework.eviction.reprieve import Reprieve
+from capcard_sched.framework.eviction.reprieve import LEAST_OPERATIONS, Reprieve
 from capcard_sched.framework.eviction.search_state import SearchState
 from capcard_sched.framework.eviction.victim_index import minimal_set, tasks_of
 from capcard_sched.framework.session.statement import EvictionOperation, Statement
@@ -159,8 +159,9 @@ class Evictor:
         if not session.results.evictions:
             return False
         table = session.nodes
-        rows = [node.row for placement in statement.pipelined for node in placement.nodes]
-        return bool((table.used[rows] > table.allocatable[rows] - table.pipelined[rows]).any())
+        rows = {node.row for placement in statement.pipelined for node in placement.nodes}
+        used, allocatable, pipelined = table.used, table.allocatable, table.pipelined
+        return any((used[row] > allocatable[row] - pipelined[row]).any() for row in rows)
 
     def _undo(self, statement: Statement) -> None:
         statement.rollback(0)  # the outcomes of allocate are kept
@@ -276,6 +277,8 @@ class Evictor:
 
     def _reprieve(self, statement: Statement, queue: Queue, job: Job) -> None:
         """Takes back the evictions that the placed pods do not need."""
+        if len(statement) < LEAST_OPERATIONS:
+            return
         text = None if self._is_trial else partial(self._events.taker_text, queue)
         Reprieve(self._session, self._scope, statement, queue, job, text).run(self._units_since(statement, 0)[0])
 

@@ -116,8 +116,9 @@ class GroupEvictor(Evictor):
 
     def _must_share(self, topology: NetworkTopology | None) -> bool:
         """Whether pods with a topology share a HyperNode of a known tier."""
-        tree = self._session.snapshot.tree.of(topology)
-        return topology is not None and topology.hard and topology.allowed(tree) is not None
+        if topology is None or not topology.hard:
+            return False
+        return topology.allowed(self._session.snapshot.tree.of(topology)) is not None
 
     def _domains(
         self, topology: NetworkTopology | None, inside: int | None, tasks: Sequence[Task], needed: int

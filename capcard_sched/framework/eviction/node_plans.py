@@ -161,11 +161,11 @@ class NodePlans:
             return []
         helping = {victim.cls for victim in candidates}  # those that hold some of the missing resources
         if shortfall is not None:
-            lacking = np.flatnonzero(shortfall)
+            lacking = shortfall.nonzero()[0]
             helping = {cls for cls in helping if cls.request[lacking].any()}
         useful = index.by_job([victim for victim in candidates if victim.cls in helping], self._queue)
         if by_gain and shortfall is not None:
-            lacking = np.flatnonzero(shortfall)
+            lacking = shortfall.nonzero()[0]
             gains = {cls: np.minimum(cls.request[lacking] / shortfall[lacking], 1.0).sum() for cls in helping}
             for _, members in useful:
                 members.sort(key=lambda victim: -gains[victim.cls])

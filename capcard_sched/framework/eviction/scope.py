@@ -96,6 +96,8 @@ class WithinQueue:
         if not may_be_evicted(task):
             return False
         rivals = [victim for victim in victims if self.may_preempt_back(session, job, victim)]
+        if rivals:
+            rivals = self._unless_protected(session, job, task, node, rivals)
         if not rivals:
             return False
         mark = len(statement)
@@ -105,6 +107,29 @@ class WithinQueue:
         statement.rollback(mark - 1)
         statement.pipeline(job, [task], [node])
         return found
+
+    def _unless_protected(
+        self, session: Session, job: Job, task: Task, node: Node, rivals: Sequence[Task]
+    ) -> list[Task]:
+        """The rivals from whose jobs no plugin protects the pod's job, once the pod runs on the node.
+
+        That follows from the job alone: most trials of rivals end here, and no plugin is notified.
+        """
+        state, protects, by_priority = session.state, session.dispatch.protects, self.hook == "preemptable"
+        state.unplace(job, [task])
+        state.place(job, [task], [node], TaskStatus.ALLOCATED)
+        try:
+            # Within a job, priorities of pods decide.
+            return [
+                rival
+                for rival in rivals
+                if rival.job is None
+                or rival.job is job
+                or not protects(self.hook, job, rival.job.priority if by_priority else 0)
+            ]
+        finally:
+            state.unplace(job, [task])
+            state.place(job, [task], [node], TaskStatus.PIPELINED)
 
     def may_preempt_back(self, session: Session, preemptor: Job, victim: Task) -> bool:
         """Whether the victim's job could evict pods of the preemptor in turn, if the hook allows it."""

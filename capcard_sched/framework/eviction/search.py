@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from capcard_sched.framework.api.node_view import NodeView
 from capcard_sched.framework.eviction.bounds import LEAST, Cost
 from capcard_sched.framework.eviction.node_plans import NodePlans, PreemptionPlan
 from capcard_sched.framework.eviction.victim_index import VictimIndex
@@ -55,8 +56,9 @@ class VictimSearch:
         #: Rows that pass every filter but that of capacity: bool [nodes].
         by_quota = bool(signature.contexts) and (over_quota or scope.frees_own_quota)
         self.feasible = session.engine.open_to_evictions(signature) if by_quota else session.engine.feasible(signature)
-        #: Rows that fit the pod once releasing pods are gone, and the table's serial of that result.
-        self._free: set[int] = set()
+        #: Rows that fit the pod once releasing pods are gone, with their scores where these follow from the row alone,
+        #: and the table's serial of that result.
+        self._free: dict[int, float] = {}
         self._free_serial = -1
         #: Whether some row had a plan, possible or not.
         self.is_planned = False
@@ -82,17 +84,26 @@ class VictimSearch:
 
     def free_row(self) -> int:
         """The best row without victims, nominations kept; -1 without one."""
-        engine, table = self._session.engine, self._session.nodes
-        if self._free_serial < 0 or engine.reads_other_nodes(self._signature):
-            self._free = set(engine.candidates(self._signature, future=True).tolist())
+        engine, table, free, signature = self._session.engine, self._session.nodes, self._free, self._signature
+        keeps_scores, found = engine.picks_highest(signature), None
+        if self._free_serial < 0 or engine.reads_other_nodes(signature):
+            free.clear()
+            found = engine.candidates(signature, future=True)
         elif self._free_serial != table.serial:
-            changed = np.flatnonzero(table.stamps > self._free_serial)
-            self._free.difference_update(changed.tolist())
-            self._free.update(engine.candidates(self._signature, future=True, among=changed).tolist())
+            changed = (table.stamps > self._free_serial).nonzero()[0]
+            for row in changed.tolist():
+                free.pop(row, None)
+            found = engine.candidates(signature, future=True, among=changed)
         self._free_serial = table.serial
-        if not self._free:
+        if found is not None and len(found):
+            scores = engine.totals(signature, NodeView(table, found, future=True)) if keeps_scores else found
+            free.update(zip(found.tolist(), scores.tolist(), strict=True))
+        if not free:
             return -1
-        return engine.choose(self._signature, np.array(sorted(self._free), dtype=np.intp), future=True)
+        if keeps_scores:
+            best = max(free.values())
+            return min([row for row, score in free.items() if score == best])
+        return engine.choose(signature, np.array(sorted(free), dtype=np.intp), future=True)
 
     def next(self, task: Task) -> PreemptionPlan | None:
         """The cheapest current plan for the pod, removed from the search; None without one.
@@ -157,4 +168,4 @@ class VictimSearch:
 
     def report(self, task: Task) -> tuple[Counter[str], int]:
         """The pods by protecting cause on the feasible rows, and the number of rows without enough candidates."""
-        return self.plans.report(task, np.flatnonzero(self.feasible).tolist())
+        return self.plans.report(task, self.feasible.nonzero()[0].tolist())

@@ -103,9 +103,14 @@ class _OpenJobs(dict["Job | None", bool]):
 
 def evict_scope(session: Session, job: Job) -> str:
     """The part of the job that is evicted at once when its minimum is broken: `whole`, `member` or `job`."""
-    result = session.dispatch.first("evict_scope", job)
-    if result is not None:
-        return str(result)
+    return _scope(job, (session.dispatch.first("evict_scope", job),))
+
+
+def _scope(job: Job, results: Iterable[object]) -> str:
+    """`evict_scope` by the results of the plugins, in order."""
+    for result in results:
+        if result is not None:
+            return str(result)
     return "job" if job.annotations.get(EVICT_SCOPE) == "job" else "whole"
 
 
@@ -166,9 +171,16 @@ class VictimIndex:
 
     @cached_property
     def units(self) -> UnitTable:
-        return UnitTable(self._session, self.tasks, self.rows, self.scope_of)
+        return UnitTable(self._session, self.tasks, self.rows, self.scopes_of)
 
     # --- gangs ------------------------------------------------------------------------------------------------------
+
+    def scopes_of(self, jobs: Sequence[Job]) -> list[str]:
+        """`scope_of` each of some jobs."""
+        by_plugin = self._session.dispatch.keys_of("evict_scope", jobs)
+        found = [_scope(job, results) for job, *results in zip(jobs, *by_plugin, strict=True)]
+        self._scopes.update(zip([job.key for job in jobs], found, strict=True))
+        return found
 
     def scope_of(self, job: Job) -> str:
         """`evict_scope`, computed once per session."""
@@ -336,7 +348,7 @@ def minimal_set(units: Sequence[VictimUnit], fits: Callable[[list[VictimUnit]], 
 
 def covers(shortfall: Vector) -> Callable[[list[VictimUnit]], bool]:
     """Whether units free a shortfall (int64 [resource columns]) on their node."""
-    lacking = [(column, shortfall.item(column)) for column in np.flatnonzero(shortfall).tolist()]
+    lacking = [(column, shortfall.item(column)) for column in shortfall.nonzero()[0].tolist()]
 
     def fits(units: list[VictimUnit]) -> bool:
         return all(sum(unit.gain.item(column) for unit in units) >= amount for column, amount in lacking)

@@ -122,6 +122,10 @@ class PlacementEngine:
         """Whether placements elsewhere may change filters or scores of this signature."""
         return self._hooks.of(signature).reads_other_nodes
 
+    def picks_highest(self, signature: PodSignature) -> bool:
+        """Whether `choose` takes the first row with the highest score, and each score follows from its row alone."""
+        return self._hooks.of(signature).picks_highest
+
     def reads_amounts_only(self, signature: PodSignature) -> bool:
         """Whether no filter and no score of this signature reads other nodes or the pods of a node."""
         hooks = self._hooks.of(signature)
@@ -208,7 +212,7 @@ class PlacementEngine:
         """
         feasible, _ = self._static_results(signature)
         table = self.nodes.table
-        rows = np.flatnonzero(feasible) if among is None else among[feasible.take(among)]
+        rows = feasible.nonzero()[0] if among is None else among[feasible.take(among)]
         rows = rows[NodeView(table, rows).has_capacity(signature.cls.fit_request, future=future)]
         if not len(rows):
             return rows
@@ -282,7 +286,7 @@ class PlacementEngine:
             self._reject_insufficient(signature, everything, diagnosis, diagnosis.ok.copy())
         else:
             short = self._reject_insufficient(signature, everything, diagnosis, np.ones(len(everything), dtype=bool))
-            rest = np.flatnonzero(~short)
+            rest = (~short).nonzero()[0]
             chain = self.filter_rows(signature, rest)
             for reason, count in chain.reasons.items():
                 diagnosis.reasons[reason] = diagnosis.reasons.get(reason, 0) + count
@@ -379,7 +383,7 @@ class ScoreCache:
         #: -inf where the pod does not fit: float64 [nodes].
         self._scores: Scores = np.full(len(feasible), _NEVER)
         self._synced = table.serial
-        self._evaluate(np.flatnonzero(feasible))
+        self._evaluate(feasible.nonzero()[0])
 
     def candidates(self) -> tuple[Rows, Scores]:
         """Feasible rows, ascending, and their scores without comparing hooks: intp and float64 [k]."""

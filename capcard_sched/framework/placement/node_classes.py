@@ -85,7 +85,7 @@ class NodeClasses:
         self._plugin_states = plugin_states
         self._is_member = members
         #: intp [members], ascending.
-        self.members = np.arange(len(table)) if members is None else np.flatnonzero(members)
+        self.members = np.arange(len(table)) if members is None else members.nonzero()[0]
         #: int64 [nodes]: the static group of each row.
         self.static_groups = np.zeros(len(table), dtype=np.int64) if static_groups is None else static_groups
         self.epoch = 0
@@ -218,7 +218,7 @@ class NodeClasses:
         if self._recheck and states is not None and self.held is not None:
             stale |= (self.held.take(self.ids, axis=0) != states).any(axis=1)
         self._recheck = False
-        changed = np.flatnonzero(stale if self._is_member is None else stale & self._is_member)
+        changed = (stale if self._is_member is None else stale & self._is_member).nonzero()[0]
         self._synced = table.serial
         for row in changed.tolist():
             allocatable, charged = table.allocatable[row], table.charged[row]

@@ -70,7 +70,18 @@ class NodeHooks:
 
     def _applying_to(self, signature: PodSignature) -> _ApplyingHooks:
         hooks = self._dispatch.filters, self._dispatch.scores
-        applies = tuple([one.when is None or one.when(signature) for of_kind in hooks for one in of_kind])
+        plugin, kind, applies = "", "", list[bool]()
+        try:
+            for kind, of_kind in zip(("filter", "score"), hooks, strict=True):  # noqa: B007 - read by the handler
+                for plugin, _, when, _ in of_kind:  # noqa: B007
+                    applies.append(when is None or when(signature))
+        except Exception as error:
+            raise HookFailed(plugin, kind, error) from error
+        return self._of_applying(hooks, tuple(applies))
+
+    def _of_applying(
+        self, hooks: tuple[list[BoundNodeHook], list[BoundNodeHook]], applies: tuple[bool, ...]
+    ) -> _ApplyingHooks:
         found = self._applying.get(applies)
         if found is None:
             found = self._applying[applies] = _ApplyingHooks(*hooks, applies)

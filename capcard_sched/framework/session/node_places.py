@@ -39,6 +39,8 @@ class _Shapes(NamedTuple):
     allocatable: Matrix
     cards: list[frozenset[str]]
     nodes: Vector
+    #: Amounts and nodes once more where there are few: numbers are faster than arrays then. Empty for many.
+    few: list[tuple[list[int], int]]
 
 
 class _Usable(NamedTuple):
@@ -46,8 +48,6 @@ class _Usable(NamedTuple):
 
     allocatable: Matrix
     nodes: Vector
-    #: The same where there are few: numbers are faster than arrays then. Empty for many.
-    few: list[tuple[list[int], int]]
 
 
 class _NodeFacts(NamedTuple):
@@ -106,6 +106,7 @@ class NodePlaces:
         #: (Scene W3 counts 122 classes on 1,000 nodes.)
         self._shapes: _Shapes | None = None
         self._usable: dict[frozenset[str] | None, _Usable] = {}
+        self._few: dict[frozenset[str] | None, list[tuple[list[int], int]]] = {}
 
     def begin_session(self, snapshot: Snapshot) -> None:
         """Updates `is_changed`. O(nodes) where a node changed."""
@@ -136,6 +137,7 @@ class NodePlaces:
             self._places.clear()
             self._counts.clear()
             self._usable.clear()
+            self._few.clear()
         if is_other or is_limited:
             self._is_stale = True
             self._forget_limits()
@@ -230,7 +232,7 @@ class NodePlaces:
         if len(counts) < 2 or not len(snapshot.nodes):
             return None
         needed = min(job.min_available - len(job.tasks) + live.total(), live.total())
-        allocatable, nodes, _ = self._with_cards(snapshot, None)
+        allocatable, nodes = self._with_cards(snapshot, None)
         amounts = np.array(list(requests.values()), dtype=np.int64)
         pods, column = most_together(amounts, np.array(list(counts.values()), dtype=np.int64), nodes @ allocatable)
         if pods >= needed:
@@ -239,6 +241,9 @@ class NodePlaces:
 
     def _note_claims(self, job: Job, classes: Iterable[TaskClass]) -> None:
         classes = [cls for cls in classes if cls.volumes or cls.claims]
+        if not classes:
+            self._claims.pop(job.key, None)
+            return
         found = {f"{job.namespace}/{name}" for cls in classes for name in cls.volumes}
         found |= {f"{job.namespace}/{each.claim}" for cls in classes for each in cls.claims if each.claim}
         if found:
@@ -318,21 +323,37 @@ class NodePlaces:
             if len(self._counts) >= _MOST_CLASSES:
                 self._counts.clear()
                 self._usable.clear()
+                self._few.clear()
             self._counts[key] = self._sum(snapshot, cls, wanted)
         return self._counts[key]
 
     def _sum(self, snapshot: Snapshot, cls: TaskClass, wanted: frozenset[str] | None) -> int | None:
-        usable = self._with_cards(snapshot, wanted)
-        if not len(usable.nodes):
+        few = self._few_with_cards(snapshot, wanted)
+        if not (self._with_cards(snapshot, wanted).nodes.size if few is None else few):
             return None
         if cls.unoffered:
             return 0  # a resource that no node has ever had has no column
-        if not usable.few:
+        if few is None:
             nodes, fitting, _ = self._fitting(snapshot, cls, wanted)
             return int(nodes @ fitting.min(axis=1))
         request: list[int] = cls.fit_request.tolist()
         asked = [(column, amount) for column, amount in enumerate(request) if amount]
-        return sum([count * min([has[column] // amount for column, amount in asked]) for has, count in usable.few])
+        return sum([count * min([has[column] // amount for column, amount in asked]) for has, count in few])
+
+    def _few_with_cards(self, snapshot: Snapshot, wanted: frozenset[str] | None) -> list[tuple[list[int], int]] | None:
+        """Amounts and nodes of the shapes with space for a pod; None where shapes are many."""
+        if self._shapes is None:
+            self._shapes = self._shapes_of(snapshot)
+        if not self._shapes.few:
+            return None
+        found = self._few.get(wanted)
+        if found is None:
+            found = self._few[wanted] = [
+                (has, count)
+                for (has, count), cards in zip(self._shapes.few, self._shapes.cards, strict=True)
+                if has[PODS_COLUMN] > 0 and (wanted is None or not wanted.isdisjoint(cards))
+            ]
+        return found
 
     def _scarcest(self, snapshot: Snapshot, dispatch: Dispatch, cls: TaskClass) -> str:
         """The resource that limits the pods of a class most, of equal ones the first by name."""
@@ -347,7 +368,7 @@ class NodePlaces:
         self, snapshot: Snapshot, cls: TaskClass, wanted: frozenset[str] | None
     ) -> tuple[Vector, Matrix, Vector]:
         """Nodes by shape, pods that fit one by each requested resource (int64 [shapes, requested]), and its columns."""
-        allocatable, nodes, _ = self._with_cards(snapshot, wanted)
+        allocatable, nodes = self._with_cards(snapshot, wanted)
         columns = cls.fit_request.nonzero()[0]
         return nodes, allocatable[:, columns] // cls.fit_request[columns], columns
 
@@ -356,23 +377,23 @@ class NodePlaces:
             return known
         if self._shapes is None:
             self._shapes = self._shapes_of(snapshot)
-        usable: Mask = self._shapes.allocatable[:, PODS_COLUMN] > 0
+        allocatable, cards, nodes, _ = self._shapes
+        usable: Mask = allocatable[:, PODS_COLUMN] > 0
         if wanted is not None:
-            usable &= np.array([not wanted.isdisjoint(cards) for cards in self._shapes.cards], dtype=bool)
-        allocatable, nodes = self._shapes.allocatable[usable], self._shapes.nodes[usable]
-        few = list(zip(allocatable.tolist(), nodes.tolist(), strict=True)) if len(nodes) <= _FEW_SHAPES else []
-        found = self._usable[wanted] = _Usable(allocatable, nodes, few)
-        return found
+            usable &= np.array([not wanted.isdisjoint(each) for each in cards], dtype=bool)
+        known = self._usable[wanted] = _Usable(allocatable[usable], nodes[usable])
+        return known
 
     def _shapes_of(self, snapshot: Snapshot) -> _Shapes:
         table = snapshot.nodes
         amounts, width = table.allocatable.tobytes(), table.allocatable.nbytes // max(1, len(table))
-        counts = Counter(
-            (amounts[row * width : (row + 1) * width], self._facts_of(snapshot, node).cards)
-            for row, node in enumerate(table.nodes)
-        )
-        allocatable = np.frombuffer(b"".join(found for found, _ in counts), np.int64).reshape(len(counts), -1)
-        return _Shapes(allocatable, [cards for _, cards in counts], np.array(list(counts.values())))
+        rows = [amounts[start : start + width] for start in range(0, len(amounts), width)]
+        facts = self._facts  # up to date, as of `_refresh`
+        cards = [facts[node.name].cards for node in table.nodes]
+        counts = Counter(zip(rows, cards, strict=True))
+        allocatable = np.frombuffer(b"".join([found for found, _ in counts]), np.int64).reshape(len(counts), -1)
+        few = [*zip(allocatable.tolist(), counts.values(), strict=True)] if len(counts) <= _FEW_SHAPES else []
+        return _Shapes(allocatable, [cards for _, cards in counts], np.array(list(counts.values())), few)
 
     def _facts_of(self, snapshot: Snapshot, node: Node) -> _NodeFacts:
         known = self._facts.get(node.name, _UNKNOWN)

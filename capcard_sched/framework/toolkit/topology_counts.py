@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -274,6 +274,8 @@ class CarrierCounts:
         self._arrays = arrays
         self._next_id = 0
         self._counts: dict[tuple[PodSelector, str, int], CarrierCount] = {}
+        #: All counts, for readers.
+        self.all: Final[Mapping[tuple[PodSelector, str, int], CarrierCount]] = self._counts
         self._index: SelectorIndex[CarrierCount] = SelectorIndex()
         #: Counts that may have lost their last use or carrier.
         self.released: set[CarrierCount] = set()
@@ -281,9 +283,6 @@ class CarrierCounts:
         self._terms: dict[tuple[CarrierCount, ...], CarriedTerms] = {}
         #: Namespace and identity of labels to the labels and the terms that select such a pod.
         self._selecting: dict[tuple[str, int], tuple[Mapping[str, str], CarriedTerms | None]] = {}
-
-    def __len__(self) -> int:
-        return len(self._counts)
 
     def of(self, selector: PodSelector, topology_key: str, kind: int) -> CarrierCount:
         """The count of terms with this selector, topology key and kind."""
@@ -411,7 +410,7 @@ class TopologyCounts:
     @property
     def idle(self) -> bool:
         """Whether no pod in the cluster has a term."""
-        return not self._pods and not len(self._carriers)
+        return not (self._pods or self._carriers.all)
 
     def has_terms(self, cls: TaskClass) -> bool:
         """Whether pods of the class have terms of their own."""
@@ -633,7 +632,7 @@ class TopologyCounts:
         if self._removed:
             self._removed.difference_update([task.uid for task in placement.tasks])
         with_terms = self.has_terms(placement.cls)
-        if not self._grouped and not with_terms:
+        if not (self._grouped or with_terms):
             return
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
             self._touched.add(node.name)
@@ -648,11 +647,12 @@ class TopologyCounts:
 
     def displace(self, placement: Placement) -> None:
         """Undo `place`, or remove pods that are being evicted."""
+        idle = self.idle
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
             self._removed.add(task.uid)
             self._touched.add(node.name)
             placed = self._placed.pop(task.uid, None)
-            if node.row < 0 or self.idle:
+            if idle or node.row < 0:
                 continue
             if placed is None:
                 if task.status in SESSION_STATUSES:

@@ -34,7 +34,7 @@ def books(plugin: CapacityCard) -> dict[str, Any]:
     ledger, minimum = plugin.accounts.ledger, plugin.accounts.minimum
     ledger.recompute()
     for job in ledger.jobs.values():  # alike pods that all fit are not summed up
-        found = minimum.exceeded_by(job.queue, job.job, job.charges)
+        found = minimum.exceeded_by(job)
         assert found == minimum.exceeded(job.queue, minimum.quantities(job.job, job.charges))
     queues = {
         name: (
