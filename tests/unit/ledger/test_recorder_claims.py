@@ -187,6 +187,16 @@ def test_the_devices_of_a_claim_are_charged_once(case: dict[str, Any]) -> None:
     assert len(notes) == case.get("notes", 0), report.notes
 
 
+def test_a_pod_with_two_cards_is_one_pod_of_its_job() -> None:
+    with open_ledger(IN_MEMORY) as ledger:
+        ledger.start("day", "simulation", EPOCH)
+        for now, deltas in steps(CASES["devices of two models"]):
+            ledger.feed(now, deltas)
+        ledger.flush()
+        (life,) = ledger.history(EPOCH, EPOCH + ENDED)
+    assert (life.pods, life.card_time / 1_000_000) == (1, 300)
+
+
 def test_a_device_of_a_slice_and_of_a_device_plugin_is_one_card_of_the_capacity() -> None:
     capacity = {row.card: row.capacity / 1_000_000 / ENDED for row in recorded({"results": []}).cards}
     assert capacity == {CARD: 4, OTHER: 2, SHARED: 1}

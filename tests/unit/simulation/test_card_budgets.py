@@ -18,6 +18,7 @@ from capcard_sched.simulation.run import SimulationOptions, SimulationRun
 from capcard_sched.simulation.scenario_reader import load_scenario
 from capcard_sched.simulation.workloads.card_budgets import CardBudgetController
 from capcard_sched.testing import registry
+from tests.scenarios.notation import manifests
 from tests.unit.ledger.simulated_day import UNTIL, PodIntegral, objects
 
 DAY = 86400 * SECOND
@@ -31,16 +32,20 @@ def card_budget(name: str, queue: str, hours: int, **more: Any) -> dict[str, Any
 
 
 def simulation(items: list[dict[str, Any]], until: int, example: str) -> tuple[SimulationRun, PodIntegral]:
+    run = _prepared(items, until, example)
+    integral = PodIntegral(run)
+    run.load()
+    return run, integral
+
+
+def _prepared(items: list[dict[str, Any]], until: int, example: str) -> SimulationRun:
     text = resources.files("capcard_sched.config").joinpath(f"examples/{example}/conf/scheduler.yaml").read_bytes()
     conf = parse_conf(text, registry=registry()).conf
     assert conf is not None
     core = Core(conf, registry(), scheduler_names=("volcano",), default_queue="default")
     documents = [ManifestDocument("input", 1, {"apiVersion": "v1", "kind": "List", "items": items})]
     scenario = load_scenario([], existing_queues=("root", "default"), documents=documents)
-    run = SimulationRun(scenario, core, SimulationOptions(("volcano",), "default", SECOND, until, EPOCH))
-    integral = PodIntegral(run)
-    run.load()
-    return run, integral
+    return SimulationRun(scenario, core, SimulationOptions(("volcano",), "default", SECOND, until, EPOCH))
 
 
 @given(seed=st.integers(0, 10_000))
@@ -169,6 +174,20 @@ def test_pods_of_a_namespace_queue_spend_the_budget_of_the_queue_above() -> None
     [status] = [one["status"] for one in run.finish().store.list("CardBudget")]
     assert status["used"] == {H200: "12.00h"}
     assert status["spent"]
+
+
+def test_a_pod_with_several_cards_spends_the_budget_of_each() -> None:
+    h100 = "NVIDIA-H100"
+    given = manifests(
+        f"node n cpu=8; slice n 2*{H200}+1*{h100}; device_class gpu; claim_template a class=gpu first=2*{H200}; "
+        f"claim_template b class=gpu first={h100}; queue q cards={H200}:2,{h100}:1; pod p queue=q cpu=1 runs=3h "
+        "resourceClaims=[{name: a, resourceClaimTemplateName: a}, {name: b, resourceClaimTemplateName: b}]"
+    )
+    budget = card_budget("b", "q", 0, cards={H200: "10h", h100: "10h"})
+    run = _prepared([*given, budget], 10 * 3600 * SECOND, "budget")
+    run.load()
+    [status] = [one["status"] for one in run.finish().store.list("CardBudget")]
+    assert status["used"] == {H200: "6.00h", h100: "3.00h"}
 
 
 def test_free_card_hours_end_the_wait_in_a_rolling_period() -> None:
