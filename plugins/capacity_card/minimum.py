@@ -102,7 +102,7 @@ class Minimum:
         count, minimum = len(job.tasks), job.min_resources
         if not count or count < job.min_available or len(job.pending) + len(charges) < count:
             return False
-        total = ChargeSum(account.allocated)
+        total = ChargeSum(account.allocated if charges else ())
         cards = {charge.card for charge in charges}
         waiting: dict[TaskClass, int] = {}
         for task in job.pending.values():

@@ -115,12 +115,15 @@ class CardColumns:
         missing = len(cards) - self._cards.shape[2]
         if missing > 0:
             self._cards = np.pad(self._cards, ((0, 0), (0, 0), (0, missing)))
-        models = [self._models.number(card.model) for card in cards]
-        # Annotations of bound pods may add up to more than a column holds: the card is full anyway.
-        uses = [
-            tuple(min(amount, _MOST_USED) for amount in (card.use.number, card.used_memory, card.use.cores))
-            for card in cards
-        ]
+        models: list[int] = []
+        for last, card in zip((None, *cards), cards, strict=False):  # most nodes have cards of one model
+            is_same = last is not None and card.model is last.model
+            models.append(models[-1] if is_same else self._models.number(card.model))
+        uses = [(card.use.number, card.used_memory, card.use.cores) for card in cards]
+        if max(map(max, uses)) > _MOST_USED:  # by annotations of bound pods: the card is full anyway
+            uses = [
+                (min(number, _MOST_USED), min(used, _MOST_USED), min(cores, _MOST_USED)) for number, used, cores in uses
+            ]
         self._cards[place, 0, : len(cards)] = models
         self._cards[place, 1:, : len(cards)] = np.array(uses, dtype=np.int64).T
         self._is_plain[place] = not self._models.is_mig.take(models).any()

@@ -35,8 +35,8 @@ NO_STATE: Final = -1
 _FIRST_ROOM = 1024
 #: Entries of scores that take as much memory as one result.
 _SCORES_PER_RESULT = 64
-#: States from which on arrays are faster than one state after the other.
-_MANY = 4
+#: States from which on arrays are faster than one state after the other: results of single states serve placements.
+_MANY = 16
 _NEVER = float("-inf")
 
 

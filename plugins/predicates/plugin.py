@@ -202,8 +202,11 @@ class Predicates(Plugin):
         return context is not None and context.claims is not None and context.claims.has_alternatives
 
     def pre_predicate(self, signature: PodSignature) -> Refusal | None:
-        rules, volumes, claims = self._context(signature)
-        error = signature.cls.term_excess or self._claimed_resource(signature.cls)
+        cls, context = signature.cls, signature.context(self.name)
+        error = cls.term_excess or ("" if self.supports_claims else self._claimed_resource(cls))
+        if context is None and not error:
+            return None
+        rules, volumes, claims = context or _NOTHING
         if not error and rules is not None:
             error = rules.error
         if not error and volumes is not None:
@@ -306,16 +309,22 @@ class Predicates(Plugin):
             for task, node in zip(placement.tasks, placement.nodes, strict=True):
                 self._ports.place(task, node.name)
         self._rules.counters.place(placement)
-        self._volumes.place(placement)  # last: it may fail, as the next
-        self._claims.place(placement)
+        cls = placement.cls
+        if cls.volumes or cls.inline_volumes:
+            self._volumes.place(placement)  # last: it may fail, as the next
+        if cls.claims or cls.device_containers:
+            self._claims.place(placement)
 
     def on_deallocate(self, placement: Placement) -> None:
         if placement.cls.host_ports and self._enabled.node_ports:
             for task, node in zip(placement.tasks, placement.nodes, strict=True):
                 self._ports.displace(task, node.name)
         self._rules.counters.displace(placement)
-        self._volumes.displace(placement)
-        self._claims.displace(placement)
+        cls = placement.cls
+        if cls.volumes or cls.inline_volumes:
+            self._volumes.displace(placement)
+        if cls.claims or cls.device_containers:
+            self._claims.displace(placement)
 
     def bind_claims(self, placement: Placement) -> dict[str, tuple[ClaimAllocation, ...]] | None:
         return self._claims.allocations(placement)

@@ -345,9 +345,7 @@ class VolumeRules:
         return self._offer[1]
 
     def place(self, placement: Placement) -> None:
-        """Add pods that were placed, or whose eviction was undone. Raises VolumesTakenError."""
-        if not (placement.cls.volumes or placement.cls.inline_volumes):
-            return
+        """Add pods with volumes that were placed, or whose eviction was undone. Raises VolumesTakenError."""
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
             if self._binding and task.status in SESSION_STATUSES:
                 self._assume(task, node)
@@ -355,8 +353,7 @@ class VolumeRules:
             self.exclusive.place(task, node.name)
 
     def displace(self, placement: Placement) -> None:
-        if not (placement.cls.volumes or placement.cls.inline_volumes):
-            return
+        """Undo `place`."""
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
             self.attached.displace(task, node.name)
             self.exclusive.displace(task, node.name)

@@ -162,7 +162,9 @@ def _groups(queues: Mapping[str, Queue]) -> dict[str, str]:
     if root is not None and (root.capability or root.annotations.get(CARD_QUOTA)):
         return dict.fromkeys(queues, ROOT)
     return {
-        name: next((one.name for one in reversed([*ancestors(queue, queues)]) if one.name != ROOT), name)
+        name: name
+        if queue.parent in ("", ROOT)
+        else next((one.name for one in reversed([*ancestors(queue, queues)]) if one.name != ROOT), name)
         for name, queue in queues.items()
     }
 

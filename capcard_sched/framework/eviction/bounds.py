@@ -83,7 +83,9 @@ class UnitTable:
         slack = np.array([job.ready_tasks for job in jobs], dtype=np.intp) - minimum
         #: Whether the remaining members can only leave all at once.
         whole = (scopes == "job") | ((scopes == "whole") & (minimum > 1) & (slack <= 0))
-        live = np.array([job.count(EVICTABLE_STATUSES) for job in jobs], dtype=np.intp)
+        first_status, second_status = EVICTABLE_STATUSES
+        counts = [job.counts for job in jobs]
+        live = np.array([each[first_status] + each[second_status] for each in counts], dtype=np.intp)
         breaks = whole | (slack <= 0)
         created = np.array([task.created for task in tasks], dtype=np.float64)
         oldest = np.full(len(jobs), np.inf)

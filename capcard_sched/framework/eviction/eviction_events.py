@@ -33,6 +33,8 @@ class EvictionEvents:
         self._scope = scope
         #: uid of a pod to its shortfall on its node: int64 [resource columns].
         self._shortfalls: dict[str, Vector] = {}
+        #: uid of a pod to the text of its shortfall, as of the last text of an eviction for it.
+        self._lacking: dict[str, str] = {}
 
     def victim_text(self, queue: Queue, task: Task, plan: PreemptionPlan) -> str:
         """The text of the evictions of a plan for a pod of a queue."""
@@ -45,7 +47,7 @@ class EvictionEvents:
         return self._text(queue, task, node)
 
     def _text(self, queue: Queue, task: Task, node: Node) -> str:
-        lacking = _shortfall_text(self._session, (task, self._shortfalls[task.uid]))
+        lacking = self._lacking[task.uid] = _shortfall_text(self._session, (task, self._shortfalls[task.uid]))
         return f"{self._scope.action}: {lacking} on node {node.name} for {task.key} of queue {queue.name}"
 
     def committed(self, queue: Queue, promises: list[Placement], victims: list[Task], begun: int) -> None:
@@ -78,16 +80,22 @@ class EvictionEvents:
             for task, node in zip(placement.tasks, placement.nodes, strict=True)
             if task.key in by_pod
         }
+        text = ""
         for task, node in served.items():
-            session.results.notice(task, row, self._beneficiary_text(row, {task: node}, by_pod[task.key]))
+            text = self._beneficiary_text(row, {task: node}, by_pod[task.key])
+            session.results.notice(task, row, text)
         job = next((task.job for task in served), None)
         if job is not None and not job.implicit:
-            session.results.notice(job, row, self._beneficiary_text(row, served, victims))
+            alone = len(served) == 1 and len(by_pod) == 1  # the text of its pod holds for the job
+            session.results.notice(job, row, text if alone else self._beneficiary_text(row, served, victims))
 
     def _beneficiary_text(self, row: reasons.Reason, served: Mapping[Task, str], victims: Sequence[Task]) -> str:
         """The text of an event about the pods of a job (to their nodes) that the evictions serve."""
         names = sorted({victim.job.key for victim in victims if victim.job is not None})
-        lacking = _shortfall_text(self._session, *((task, self._shortfalls[task.uid]) for task in served))
+        if len(served) == 1:
+            lacking = self._lacking[next(iter(served)).uid]
+        else:
+            lacking = _shortfall_text(self._session, *((task, self._shortfalls[task.uid]) for task in served))
         return row.render(
             pods=len(victims), jobs=len(names), node=", ".join(sorted(set(served.values()))), names=", ".join(names),
             lacking=lacking,

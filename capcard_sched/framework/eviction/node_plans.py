@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Vector
+    from capcard_sched.model.status import TaskStatus
     from capcard_sched.model.task_class import TaskClass
 
 #: Maximum number of rows that a report evaluates anew; the others use earlier results.
@@ -65,6 +66,8 @@ class NodePlans:
         self._held: dict[int, int] = {}
         #: The alternative of the pod on each node: intp [nodes]; None without alternatives.
         self._alternatives: Rows | None = session.dispatch.first("alternatives", signature)
+        #: The job of the last preemptor, and what excludes pods for it: by job, status and request.
+        self._outside: tuple[Job | None, dict[tuple[Job | None, TaskStatus, bool], str]] = (None, {})
         #: Row to the causes that protected pods on it at its last evaluation; "" is "not enough".
         self._kept: dict[int, dict[str, int]] = {}
         #: Row to the candidates whose eviction does not help, by obstacle.
@@ -142,20 +145,9 @@ class NodePlans:
 
         `by_gain`: of each job, the pods that reduce it most come first.
         """
-        session, index = self._session, self._index
+        session, index, singly = self._session, self._index, self._scope.singly
         session.results.report.count_examined_node()
-        kept = dict(index.kept.get(row, ()))
-        for victim in index.critical.get(row, ()):
-            cause = self._scope.outside(session, task, victim) or SYSTEM_CRITICAL
-            kept[cause] = kept.get(cause, 0) + 1
-        candidates: list[Task] = []
-        outside, singly = self._scope.outside, self._scope.singly
-        for victim in index.by_row.get(row, ()):
-            cause = outside(session, task, victim)
-            if cause:
-                kept[cause] = kept.get(cause, 0) + 1
-            else:
-                candidates.append(victim)
+        candidates, kept = self._candidates(row, task)
         self._kept[row] = kept
         if not candidates:
             return []
@@ -193,6 +185,28 @@ class NodePlans:
                 continue
             kept[cause] = kept.get(cause, 0) + 1
         return _least_harm_first(units)
+
+    def _candidates(self, row: int, task: Task) -> tuple[list[Task], dict[str, int]]:
+        """The pods on a row that the scope allows, and the number of the others by cause."""
+        session, index, outside = self._session, self._index, self._scope.outside
+        kept = dict(index.kept.get(row, ()))
+        for victim in index.critical.get(row, ()):
+            cause = outside(session, task, victim) or SYSTEM_CRITICAL
+            kept[cause] = kept.get(cause, 0) + 1
+        if self._outside[0] is not task.job:
+            self._outside = task.job, {}
+        candidates: list[Task] = []
+        known = self._outside[1]
+        for victim in index.by_row.get(row, ()):
+            kind = victim.job, victim.status, victim.cls.best_effort
+            found = known.get(kind)
+            if found is None:
+                found = known[kind] = outside(session, task, victim)
+            if found:
+                kept[found] = kept.get(found, 0) + 1
+            else:
+                candidates.append(victim)
+        return candidates, kept
 
     def _elsewhere(self, jobs: list[tuple[Job, list[Task]]], known: set[Task], task: Task) -> list[Task]:
         """Members on other nodes of gangs that may be evicted whole, as far as they are candidates."""

@@ -96,7 +96,7 @@ class _OpenJobs(dict["Job | None", bool]):
             job is not None
             and job.key in self._jobs
             and job.namespace != SYSTEM_NAMESPACE
-            and preemptable_of(job.annotations, job.labels) is not False
+            and (not (job.annotations or job.labels) or preemptable_of(job.annotations, job.labels) is not False)
         )
         return found
 

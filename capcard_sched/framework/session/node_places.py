@@ -168,14 +168,13 @@ class NodePlaces:
         """The pods of a class without which the job has not its minimum, and that no set of nodes holds; else None.
 
         `groups`: node groups, whose nodes count as well.
-        Figures are numbers of pods. O(pods), and O(nodes) once per class and change of a node.
+        Figures are numbers of pods. O(pods), and O(nodes) once per class and change of a node. Call it after
+        `begin_session`, for jobs that `holds` does not know.
         """
-        self._refresh(snapshot)
-        if self.holds(job):
-            return None
         most = max(job.min_available, *job.min_task_member.values(), 0)
         classes = {task.cls for task in job.tasks.values()}
-        self._note_claims(job, classes)
+        if job.key in self._claims or [cls for cls in classes if cls.volumes or cls.claims]:
+            self._note_claims(job, classes)
         scarce: dict[TaskClass, int] = {}
         for cls in classes:
             places = self._of_class(snapshot, dispatch, cls)
@@ -241,9 +240,6 @@ class NodePlaces:
 
     def _note_claims(self, job: Job, classes: Iterable[TaskClass]) -> None:
         classes = [cls for cls in classes if cls.volumes or cls.claims]
-        if not classes:
-            self._claims.pop(job.key, None)
-            return
         found = {f"{job.namespace}/{name}" for cls in classes for name in cls.volumes}
         found |= {f"{job.namespace}/{each.claim}" for cls in classes for each in cls.claims if each.claim}
         if found:
@@ -256,12 +252,12 @@ class NodePlaces:
     ) -> ExceededLimit | None:
         """The same by limits of equal pods beside each other. O(pods); O(nodes) once per class and set of limits."""
         calls = dispatch.plain_entries("place_limits")
-        domains, topology = _domains(snapshot, job)
+        domains, topology = ([], "") if job.topology is None else _domains(snapshot, job)
         found: list[tuple[int, int, str]] = []
         for tasks, needed in _needed(job, classes) if calls or domains else ():
             cls = tasks[0].cls
             limits = [limit for name, call in calls for limit in _limits(name, call, tasks, len(snapshot.nodes))]
-            is_fixed = _is_alone(cls) and all(limit.key in ((), self._offers) for limit in limits)
+            is_fixed = _is_alone(cls) and not (limits and any(limit.key not in ((), self._offers) for limit in limits))
             places = None
             if limits or domains:
                 places = self._places_of(snapshot, dispatch, cls, limits, domains, topology)
@@ -285,8 +281,8 @@ class NodePlaces:
         """`places`: under limits; None for any number."""
         if len(self._held) >= _MOST_CLASSES:
             self._held.clear()
-        known = [each for each in (places, self._places.get(cls.id)) if each is not None]
-        self._held[cls.id] = min(known, default=math.inf)
+        known = self._places.get(cls.id)
+        self._held[cls.id] = min(math.inf if places is None else places, math.inf if known is None else known)
 
     def _places_of(
         self,
@@ -471,8 +467,9 @@ def _needed(job: Job, classes: Collection[TaskClass]) -> Iterator[tuple[list[Tas
     done = len(job.tasks) - len(live)
     for tasks in kinds.values():
         needed = job.min_available - done - (len(live) - len(tasks))
-        kind = _kind(tasks[0].cls)
-        for role, minimum in job.min_task_member.items() if job.checks_roles else ():
+        roles = job.min_task_member if job.min_task_member and job.checks_roles else {}
+        kind = _kind(tasks[0].cls) if roles else 0
+        for role, minimum in roles.items():
             if all(_kind(task.cls) == kind for task in live if task.role == role):
                 needed = max(needed, minimum)
         if needed > 0:

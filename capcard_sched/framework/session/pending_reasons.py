@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.model import reasons
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.backlog.task_outcome import TaskOutcome
     from capcard_sched.model.job import Job, Task
+
+
+#: By status.
+_TITLES: Final = tuple(status.title for status in TaskStatus)
 
 
 def _histogram(counts: Mapping[str, int]) -> str:
@@ -31,9 +35,9 @@ def job_fit_text(
     The origin is the most frequent text among pending tasks, with its first task in task order.
     """
     counts: Counter[str] = Counter()
-    for status in TaskStatus:
-        if job.counts[status]:
-            counts[status.title] += job.counts[status]
+    for count, title in zip(job.counts, _TITLES, strict=True):
+        if count:
+            counts[title] += count
     counts["minAvailable"] += job.min_available
     text = f"pod group is not ready, {_histogram(counts)}"
     losses = losses_of(job.tasks.values())
@@ -60,7 +64,7 @@ def job_fit_text(
         most = max(texts.values())
         candidates = [task for task in pending if task.uid in messages and texts[messages[task.uid]] == most]
         try:
-            origin = min(candidates, key=task_key)
+            origin = min(candidates, key=task_key) if len(candidates) > 1 else candidates[0]
         except HookFailed:  # the failed hook was recorded during the attempt: the text is still needed
             origin = min(candidates, key=lambda task: (task.created, task.uid))
         text += f". Origin reason is {origin.name}: {messages[origin.uid]}"

@@ -87,6 +87,8 @@ class SessionResults:
         self._outcomes: dict[str, TaskOutcome] = {}
         #: Outcomes of the last attempts by uid of the task.
         self.outcomes: Final[Mapping[str, TaskOutcome]] = self._outcomes
+        #: The number of changes of outcomes: equal numbers, equal outcomes.
+        self.outcome_changes = 0
         self._refusals: dict[tuple[ObjectRef, str], Refusal] = {}
         #: (object, hook) to the last refusal.
         self.refusals: Final[Mapping[tuple[ObjectRef, str], Refusal]] = self._refusals
@@ -212,6 +214,7 @@ class SessionResults:
     def set_outcome(self, task: Task, outcome: TaskOutcome) -> None:
         """Records the outcome of a task's attempt."""
         self._outcomes[task.uid] = outcome
+        self.outcome_changes += 1
 
     def end_skipping(self, job: Job) -> None:
         """Has a skipped job that got nominations written now and attempted from the next session on.
@@ -223,12 +226,14 @@ class SessionResults:
             for uid, outcome in record.outcomes.items():
                 self._outcomes.setdefault(uid, outcome)
             self._failed_attempts.drop(job)
+            self.outcome_changes += 1
             self.touch(job.key)
 
     def drop_outcomes(self, tasks: Iterable[Task]) -> None:
         """Drops the outcomes of tasks that were placed or are attempted again."""
         for task in tasks if self._outcomes else ():
             self._outcomes.pop(task.uid, None)
+        self.outcome_changes += 1
 
     def withdraw_refusals(self, kept: int) -> None:
         """Drops the refusals behind the first `kept` ones of the report."""
@@ -248,6 +253,7 @@ class SessionResults:
         outcome = TaskOutcome("refused", refusal.message, refusal=refusal)
         for uid in job.pending:
             self._outcomes.setdefault(uid, outcome)
+        self.outcome_changes += 1
 
     def mark_partly_fitting(self, uids: Iterable[str]) -> None:
         """Records pods that fit where most pods of their gang do. Pods without an outcome stay as they are."""
@@ -255,6 +261,7 @@ class SessionResults:
             outcome = self._outcomes.get(uid)
             if outcome is not None:
                 self._outcomes[uid] = msgspec.structs.replace(outcome, fits_partly=True)
+        self.outcome_changes += 1
 
     def refuse_all(self, jobs: Iterable[Job], refusal: Refusal) -> None:
         """Records the same refusal for several jobs and their pending tasks."""

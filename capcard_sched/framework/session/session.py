@@ -105,6 +105,8 @@ class Session:
         self._refused_jobs: dict[str, tuple[Job, tuple[object, ...]]] = {}
         #: By key, jobs refused at admission with the version of their votes: the next sessions may skip them.
         self.refused_jobs: Final[Mapping[str, tuple[Job, tuple[object, ...]]]] = self._refused_jobs
+        #: Job key to the last text of `job_fit_error`, with the number of changes and the counts that it follows from.
+        self._fit_texts: dict[str, tuple[tuple[int, tuple[int, ...]], str]] = {}
         self._failures: dict[str, PlacementFailure] = {}
         #: Failures of this session by job key: the next sessions may skip these jobs.
         self.failures: Final[Mapping[str, PlacementFailure]] = self._failures
@@ -267,7 +269,11 @@ class Session:
         """The text of a job that is not ready; "" where nothing carries it out."""
         if self.carry_over.is_silent:
             return ""
-        return job_fit_text(job, self.results.outcome_of, self.task_key)
+        grounds = self.results.outcome_changes, tuple(job.counts)
+        known = self._fit_texts.get(job.key)
+        if known is None or known[0] != grounds:  # the condition and the event of a gang have the same text
+            known = self._fit_texts[job.key] = grounds, job_fit_text(job, self.results.outcome_of, self.task_key)
+        return known[1]
 
     def once(self, make: Callable[[Session], _T]) -> _T:
         """The object that `make` builds for this session: built at the first call, shared afterwards."""

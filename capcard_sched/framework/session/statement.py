@@ -223,9 +223,7 @@ class Statement:
             record for record in self._records if isinstance(record, Placement) and record.tasks[0].status is ALLOCATED
         ]
         annotations, volumes = self._annotations(bound), self._volumes(bound)
-        locks = {uid: lock for wanted in self._wanted("node_lock", bound) for uid, lock in wanted.items()}
-        shared = {uid: lock for wanted in self._wanted("binding_lock", bound) for uid, lock in wanted.items()}
-        claims = {uid: found for wanted in self._wanted("bind_claims", bound) for uid, found in wanted.items()}
+        locks, shared, claims = (self._by_uid(hook, bound) for hook in ("node_lock", "binding_lock", "bind_claims"))
         gangs = _gangs(bound) if claims else frozenset()
         binds: list[Bind] = []
         for record in self._records:
@@ -294,6 +292,12 @@ class Statement:
             for uid, bindings in wanted.items():
                 found[uid] = (*found.get(uid, ()), *bindings)
         return found
+
+    def _by_uid(self, hook: str, bound: Sequence[Placement]) -> dict[str, Any]:
+        """The results of a hook for each pod by uid."""
+        if not self._session.dispatch.plain_entries(hook):
+            return {}
+        return {uid: found for wanted in self._wanted(hook, bound) for uid, found in wanted.items()}
 
     def _wanted(self, hook: str, bound: Sequence[Placement]) -> list[Mapping[str, Any]]:
         """The results of a hook, by task uid, for the placements to be bound."""
