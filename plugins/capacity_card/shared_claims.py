@@ -65,6 +65,8 @@ class SharedClaims:
     def demand(self, task: Task) -> CardDemand:
         """The demand of a pod, without the claims that other pods of its queue are charged for."""
         demand = self.demands.of(task.cls)
+        if not demand.shared:
+            return demand
         paid, held = list[str](), list[tuple[str, int]]()
         for key, _ in demand.shared:
             payer = self._payers.get(key)
