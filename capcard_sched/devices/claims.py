@@ -205,6 +205,10 @@ class ClaimPlans:
         self._plans.clear()
         self._bytes = 0
 
+    def known(self, content: bytes) -> ClaimPlan | None:
+        """The plan of a claim with this content, without its names, if it is kept."""
+        return self._plans.get(content)
+
     def of(self, claim: Claim, compiles: Callable[[int], None] = lambda _: None) -> ClaimPlan:
         """The plan of a claim, as `plan_claim`. Those that fail are not kept.
 

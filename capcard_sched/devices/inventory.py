@@ -335,7 +335,7 @@ class DeviceInventory:
     def device(self, of: DeviceId) -> PoolDevice | None:
         """A device of the highest generation of its pool; None if no slice has it."""
         slices = self._by_pool.get(of[:2], {}).values()
-        newest = max((each.spec.pool.generation for each in slices), default=0)
+        newest = max([each.spec.pool.generation for each in slices], default=0)
         for each in slices:
             if each.spec.pool.generation == newest:
                 for device in each.devices:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from capcard_sched.framework.api.arguments import ArgumentReader
-    from capcard_sched.framework.api.node_view import Rows
+    from capcard_sched.framework.api.node_view import PodSignature, Rows
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.quota.limits import Needs
     from capcard_sched.framework.session.session import Session
@@ -348,6 +348,11 @@ class Capacity(QuotaPlugin):
         if claims:
             names = self._session.resources.names
             yield from claim_bounds(branch, claims, names, nominating=assumed.nominating, growing=assumed.growing)
+
+    def allocatable_many(self, queue: Queue, profile: PodSignature, tasks: Sequence[Task]) -> Grant:
+        if profile.cls.claims and self._amounts.columns and tasks[-1].cls is not tasks[0].cls:
+            tasks = tasks[:1]  # the claims of each pod are counted by name
+        return super().allocatable_many(queue, profile, tasks)
 
     def _grant(self, queue: Queue, cls: TaskClass, wanted: int, hook: str) -> Grant:
         refused = self._unbounded(queue, cls, hook) if cls.claims and self._amounts.columns else None

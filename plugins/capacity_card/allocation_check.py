@@ -5,6 +5,7 @@ Pods that are being released hold their quota until they are gone; only nominati
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -33,7 +34,7 @@ class AllocationCheck:
 
     def __init__(self, accounts: CardAccounts, selection: CardSelection, refusals: QuotaRefusals) -> None:
         self._accounts, self._shared, self._ledger = accounts, accounts.shared, accounts.ledger
-        self._selection, self._refusals = selection, refusals
+        self._selection, self._refusals, self._demands = selection, refusals, accounts.demands
         #: The refusals of the session and of earlier ones that still hold.
         self._refusal_of: Callable[[Task, str], Refusal | None] = lambda *_: None
 
@@ -46,6 +47,8 @@ class AllocationCheck:
     def allocatable_many(self, queue: Queue, profile: PodSignature, tasks: Sequence[Task]) -> Grant:
         demand = self._shared.demand(tasks[0])
         if not demand.shared and not demand.ranges:
+            if tasks[-1].cls is not tasks[0].cls:  # generated claims: of other contents or with devices behind these
+                tasks = list(takewhile(lambda task: self._demands.of(task.cls) is demand, tasks))
             return self._grant("allocatable", queue, tasks)
         first = self._grant("allocatable", queue, tasks[:1])  # the others may be charged less
         return first if first.refusal is not None else msgspec.structs.replace(first, count=len(tasks), at_once=1)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _SPARE: Final = 4096
 #: Results that are derived from the demand of one class.
 _MOST_DERIVED: Final = 64
+#: Contents of claims whose demand is kept: tenants write them.
+_MOST_ALIKE: Final = 4096
 #: Postponed classes of a namespace that one session reads again.
 _MOST_AGAIN: Final = 64
 
@@ -145,6 +147,9 @@ class CardDemands:
         self._readers: dict[str, set[TaskClass]] = {}
         #: By namespace, the classes whose claims a later session reads.
         self._postponed: dict[str, dict[TaskClass, None]] = {}
+        #: The demand of classes that differ in names of generated claims alone, by `TaskClass.alike` and the contents
+        #: of the claims.
+        self._alike: dict[tuple[int, tuple[bytes, ...]], CardDemand] = {}
         #: Results that others derive from the demand of a class, by their other inputs.
         self._derived: dict[TaskClass, dict[tuple[object, ...], Any]] = {}
         self._session: Session | None = None
@@ -156,11 +161,27 @@ class CardDemands:
     def of(self, cls: TaskClass) -> CardDemand:
         demand = self._demands.get(cls)
         if demand is None:
-            demand = self._demands[cls] = self._read(cls)
+            demand = self._demands[cls] = self._shared_by_alike(cls) if cls.alike else self._read(cls)
         if demand.absent is not None and (session := self._session) is not None:
             is_expected = session.assumptions.growing or session.carry_over.expects_card(demand.names)
             return demand.absent if is_expected else demand
         return demand
+
+    def _shared_by_alike(self, cls: TaskClass) -> CardDemand:
+        """The demand of a class with generated claims: one object for claims of equal content without devices."""
+        contents = self.claims.contents(cls) if cls.unplaced is None else None
+        if contents is None:
+            return self._read(cls)
+        found = self._alike.get((cls.alike, contents))
+        if found is not None:
+            self._note_claims(cls)
+            return found
+        found = self._read(cls)
+        if not found.error:
+            if len(self._alike) >= _MOST_ALIKE:
+                self._alike.clear()
+            self._alike[cls.alike, contents] = found
+        return found
 
     def derived(self, cls: TaskClass) -> dict[tuple[object, ...], Any]:
         """Results that follow from the demand of a class, by their other inputs: to be read and added to."""
@@ -176,6 +197,7 @@ class CardDemands:
         """
         snapshot, jobs = session.snapshot, set[str]()
         if self.claims.open(session):
+            self._alike.clear()
             self._forget([cls for cls in self._demands if cls.claims])
             return _jobs_of(session, lambda cls: bool(cls.claims))
         shared: set[TaskClass] = set()
@@ -217,6 +239,7 @@ class CardDemands:
 
     def forget(self) -> None:
         self._demands.clear()
+        self._alike.clear()
         self._derived.clear()
         self._readers.clear()
 
@@ -384,12 +407,16 @@ class CardDemands:
         )  # fmt: skip
 
     def _claimed(self, cls: TaskClass) -> ClaimDemand:
+        self._note_claims(cls)
+        return self.claims.of(cls)
+
+    def _note_claims(self, cls: TaskClass) -> None:
+        """Notes which claims and templates the demand of a class is read from."""
         for each in cls.claims:
             if each.claim:
                 self._readers.setdefault(f"{cls.namespace}/{each.claim}", set()).add(cls)
             else:
                 self._readers.setdefault(f"ResourceClaimTemplate {cls.namespace}/{each.template}", set()).add(cls)
-        return self.claims.of(cls)
 
     def _absent(
         self, cls: TaskClass, names: tuple[str, ...], amounts: tuple[Part, ...], shares: tuple[Part, ...]

@@ -237,6 +237,16 @@ class ClaimCards:
         claim = self._claims.get(key)
         return claim.record.queue if claim is not None else ""
 
+    def contents(self, cls: TaskClass) -> tuple[bytes, ...] | None:
+        """The contents of generated claims without devices; None if a claim is another one or does not exist."""
+        found = []
+        for each in cls.claims:
+            claim = self._claims.get(f"{cls.namespace}/{each.claim}") if each.template else None
+            if claim is None or claim.allocation is not None or not claim.content:
+                return None
+            found.append(claim.content)
+        return tuple(found)
+
     def of(self, cls: TaskClass) -> ClaimDemand:
         return self.demand(cls.namespace, cls.claims, accepted_cards(cls.annotations))
 

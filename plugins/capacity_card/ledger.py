@@ -216,7 +216,8 @@ class Ledger:
             if task.status not in CHARGED_STATUSES or task.node is None:
                 continue
             cls, charge = task.cls, known.get(uid)
-            same = cls.id, self._demands.of(cls).claim.shares, not self._demands.of(cls).shared
+            demand = self._demands.of(cls)
+            same = demand.claim.class_id, demand.claim.shares, not demand.shared
             known_as = charge and (charge.class_id, charge.shares, charge.complete)
             if charge is None or known_as != same or uid in relabeled or uid in moved:
                 kind = cls.id, task.node.name, task.assigned_card
@@ -224,7 +225,7 @@ class Ledger:
                     charge = self._demands.placed(task, task.node, charge, moved=uid in moved)
                 elif (charge := new.get(kind)) is None:
                     charge = new[kind] = self._demands.placed(task, task.node)
-                charge = self._demands.own_part(self._demands.of(cls), charge)
+                charge = self._demands.own_part(demand, charge)
             charges[uid] = charge
         return charges
 
@@ -260,7 +261,8 @@ class Ledger:
         charges = account.charges
         is_open = demand.several or demand.error or demand.shared or demand.ranges
         card, fixed = demand.claim.card, not is_open
-        if fixed and tasks[0].status in SESSION_STATUSES and self._inventory.is_on_each(card, placement.nodes):
+        is_equal = fixed and (demand.by_claims or self._inventory.is_on_each(card, placement.nodes))
+        if is_equal and tasks[0].status in SESSION_STATUSES:
             new = {task.uid: demand.claim for task in tasks if task.uid not in charges}
             charges.update(new)
             self.internal_errors += len(tasks) - len(new)

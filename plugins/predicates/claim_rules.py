@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from capcard_sched.devices.inventory import PoolDevice
     from capcard_sched.devices.selector_work import SelectorMeter
     from capcard_sched.devices.usage import DeviceUsage
-    from capcard_sched.framework.api.node_view import FilterResult, NodeView, Rows
+    from capcard_sched.framework.api.node_view import FilterResult, Mask, NodeView, Rows
     from capcard_sched.framework.api.place_limits import PlaceLimit
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
@@ -164,6 +164,10 @@ class ClaimRules:
         self._empty = EmptyNodes()
         #: Pod uid to the keys of its claims whose allocations the placement assumed.
         self._placed: dict[str, tuple[str, ...]] = {}
+        #: The claims of pods as they were read since the devices in use changed, by uid; and when that was. No quota
+        #: changes them.
+        self._read_claims: dict[str, PodClaims] = {}
+        self._read_at = -1
         #: Uids of placed pods whose devices leaving pods still hold.
         self._early: set[str] = set()
         #: Pod uid to the claim for extended resources that is created with its binding.
@@ -175,6 +179,7 @@ class ClaimRules:
         self._inventory, self._ledger, self._tasks = snapshot.devices, snapshot.claims, snapshot.tasks_by_uid
         self._extended.open(session)
         self._placed.clear()
+        self._read_claims.clear()
         self._early.clear()
         self._created.clear()
         for key in list(self._refused if session.changed.everything else session.changed.devices):
@@ -207,7 +212,16 @@ class ClaimRules:
             ledger.leave(uid, leaving[uid])
 
     def of(self, task: Task) -> PodClaims | None:
-        """The current claims of a pod; None for a pod without claims."""
+        """The current claims of a pod, kept for its placement; None for a pod without claims."""
+        found = self._read(task)
+        if found is not None and found.open and not found.held and not found.limits and len(found.one_of) < 2:
+            if self._read_at != self._ledger.changes.serial:
+                self._read_at = self._ledger.changes.serial
+                self._read_claims.clear()
+            self._read_claims[task.uid] = found
+        return found
+
+    def _read(self, task: Task) -> PodClaims | None:
         wanted, extended = task.cls.claims, self._extended.of(task.cls) if task.cls.device_containers else None
         is_extended = extended is not None or task.extended_claim or self._ledger.extended
         if is_extended and (error := self._extended.problem(task, extended)):
@@ -230,8 +244,10 @@ class ClaimRules:
                 allocated.append(allocation.node_selector)
                 held.append(key)
             elif key not in waiting:
-                meter = self._session.namespace_work.meter(task.namespace, claim.content, in_attempts=True)
-                plan = self._plan(claim, meter)
+                plan: ClaimPlan | str | None = self._inventory.plans.known(claim.content)
+                if plan is None:
+                    meter = self._session.namespace_work.meter(task.namespace, claim.content, in_attempts=True)
+                    plan = self._plan(claim, meter)
                 if isinstance(plan, str):
                     return PodClaims(error=plan)
                 waiting.append(key)
@@ -258,9 +274,11 @@ class ClaimRules:
             return f'resourceclaim "{name}" is being deleted'
         if generated and claim.owner != Owner(task.namespace, "", "Pod", task.name, task.uid):
             return f"ResourceClaim {claim.key} was not created for Pod {task.key} (Pod is not owner)"
-        consumers = self._ledger.consumers(claim.key)
-        if len(consumers) >= MAX_CONSUMERS and task.uid not in consumers:
-            return f'resourceclaim "{name}" has {len(consumers)} consumers'
+        assumed = self._ledger.assumed.get(claim.key)
+        if len(claim.consumers) + (len(assumed.consumers) if assumed is not None else 0) >= MAX_CONSUMERS:
+            consumers = self._ledger.consumers(claim.key)
+            if len(consumers) >= MAX_CONSUMERS and task.uid not in consumers:
+                return f'resourceclaim "{name}" has {len(consumers)} consumers'
         if (kept := keeper(claim, self._ledger, self._tasks)) is not None:
             return f'resourceclaim "{name}": ResourceClaim {kept.claim.key} has device {"/".join(kept.device)}, too'
         return ""
@@ -329,13 +347,19 @@ class ClaimRules:
         Raises EvaluationsPostponedError.
         """
         found: list[list[Claim]] = []
+        known, assumed = self._ledger.claims, self._ledger.assumed
         for task in tasks:
-            claims = [self._ledger.claims.get(key) for key in _keys(task)]
-            if any(each.problem or not each.claim for each in task.cls.claims):
-                return None
-            if any(one is None or one.deleting or self._ledger.allocation(one.key) is not None for one in claims):
-                return None
-            found.append([claim for claim in claims if claim is not None])
+            claims = []
+            for each in task.cls.claims:
+                key = f"{task.namespace}/{each.claim}"
+                claim = known.get(key)
+                if each.problem or claim is None or claim.deleting:
+                    return None
+                if claim.allocation is not None or (key in assumed and self._ledger.allocation(key) is not None):
+                    return None
+                if claim not in claims:
+                    claims.append(claim)
+            found.append(claims)
         contents = {tuple([claim.content for claim in claims]) for claims in found}
         work = self._session.namespace_work
         plans = [self._plan(claim, work.meter(claim.namespace, claim.content)) for claim in found[0]]
@@ -371,6 +395,12 @@ class ClaimRules:
         pools = self._inventory.pools(node.name, node.labels)
         free = [device for pool in pools for device in pool.devices if not usage.is_in_use(device.id)]
         return most_by_devices(free, self._planned(claims), claims.cards or (), self._meter(claims))
+
+    def further_pods(self, claims: PodClaims) -> Callable[[NodeView], tuple[Vector, Mask]] | None:
+        """As of the hook; None where allocated claims hold devices besides, or the claims differ by node."""
+        if claims.held or claims.extended is not None or not claims.open:
+            return None
+        return partial(self._verdicts.further_pods, self._device_search(claims, future=False))
 
     def _may_fail(self, claims: PodClaims, node: Node) -> bool:
         meter = self._meter(claims)
@@ -424,16 +454,13 @@ class ClaimRules:
         specs = [self._ledger.claims[key].spec for key in (claims.open if claims.has_alternatives else ())]
         return sum(map(alternative_score, specs, found))
 
-    def _allocate(self, claims: PodClaims, node: Node, uid: str) -> Found:
-        """The devices on a node now: at the places where an equal node had them, if that is known."""
-        solutions, state = self._verdicts.solutions(
-            self._device_search(claims, future=False), self._session.nodes, node.row
-        )
+    def _allocate(self, claims: PodClaims, search: DeviceSearch, node: Node, uid: str) -> tuple[Found, int]:
+        """The devices on a node now: at the places where an equal node had them, if that is known. And its state."""
+        solutions, state = self._verdicts.solutions(search, self._session.nodes, node.row)
         if (known := solutions.get(state)) is not None:
-            return Allocator(self._inventory, self._ledger, node.name, node.labels).repeat(
-                self._planned(claims, uid), known
-            )
-        return self._search(claims, node, self._ledger, (solutions, state) if state >= 0 else None, uid)
+            allocator = Allocator(self._inventory, self._ledger, node.name, node.labels)
+            return allocator.repeat(self._planned(claims, uid), known), state
+        return self._search(claims, node, self._ledger, (solutions, state) if state >= 0 else None, uid), state
 
     def _planned(self, claims: PodClaims, uid: str = "") -> list[ClaimPlan]:
         """The plans of the claims, that for extended resources last; `uid`: of the pod."""
@@ -475,24 +502,32 @@ class ClaimRules:
         """Assume the allocations of pods that were placed, and undo evictions. Raises ClaimedDevicesTakenError."""
         if not self._may_have_claims(placement.cls):
             return
+        known, is_known = self._read_claims, self._read_at == self._ledger.changes.serial
+        self._read_claims = {}
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
             if task.status in SESSION_STATUSES:
-                self._assume(task, node)
+                self._assume(task, node, known.get(task.uid) if is_known else None)
             else:
                 self._ledger.stay(task.uid)
 
     def _may_have_claims(self, cls: TaskClass) -> bool:
         return bool(cls.claims or (cls.device_containers and (self._ledger.extended or self._extended.of(cls))))
 
-    def _assume(self, task: Task, node: Node) -> None:
-        claims = self.of(task)
+    def _assume(self, task: Task, node: Node, known: PodClaims | None) -> None:
+        """`known`: the claims of the pod, if nothing has changed since they were read."""
+        claims = known or self._read(task)
         if claims is None:
             return
         if claims.error:
             raise ClaimedDevicesTakenError(claims.error)
-        claims = self._with(claims, claims.extended and claims.extended.on(node))
-        future = task.status is TaskStatus.PIPELINED
-        found = self._allocate(claims, node, task.uid) if claims.needs_devices and not future else []
+        if claims.extended is not None:
+            claims = self._with(claims, claims.extended.on(node))
+        future, state = task.status is TaskStatus.PIPELINED, -1
+        verdict = partial(self._verdict, claims, usage=self._ledger, meter=None)
+        search = DeviceSearch(claims.contents, self._inventory, self._ledger, verdict)
+        found: Found = []
+        if claims.needs_devices and not future:
+            found, state = self._allocate(claims, search, node, task.uid)
         if claims.needs_devices and not (isinstance(found, list) and found):
             if not future:
                 self._early.add(task.uid)
@@ -508,6 +543,8 @@ class ClaimRules:
         self._placed[task.uid] = keys
         for key in keys:
             self._ledger.assume(key, chosen.get(key), task.uid)
+        if state >= 0 and task.uid not in self._early:
+            self._verdicts.note_following(search, node.row, state)
 
     def displace(self, placement: Placement) -> None:
         """Forget what `place` assumed. Running pods leave: they are evicted."""
@@ -531,7 +568,7 @@ class ClaimRules:
         for task in placed:
             if task.uid in self._early:
                 raise ClaimedDevicesTakenError(f"pods that leave hold the devices of {task.key}")
-        found = {task.uid: tuple(self._allocation(task, key) for key in self._placed[task.uid]) for task in placed}
+        found = {task.uid: tuple([self._allocation(task, key) for key in self._placed[task.uid]]) for task in placed}
         return found or None
 
     def _allocation(self, task: Task, key: str) -> ClaimAllocation:

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from capcard_sched.devices.inventory import DeviceInventory, DevicePool
     from capcard_sched.devices.pool_changes import PoolId
     from capcard_sched.devices.usage import DeviceUsage
-    from capcard_sched.framework.api.node_view import FilterResult, NodeView, Rows
+    from capcard_sched.framework.api.node_view import FilterResult, Mask, NodeView, Rows
     from capcard_sched.model.job import Node
+    from capcard_sched.model.resources import Vector
 
 #: Why claims get no devices: on one node, or anywhere; the preference of the node if they get them.
 Verdict: TypeAlias = "NodeError | AllocationError | int"
@@ -40,6 +41,8 @@ _MOST_CONTENTS: Final = 4096
 _MOST_STATES: Final = 200_000
 #: Kinds of nodes, by their devices, up to which `reads_single_nodes` evaluates selectors on each.
 _MOST_SHAPES: Final = 8
+#: Pods of one node that are known ahead.
+_MOST_AHEAD: Final = 64
 #: Numbers of results; further ones are those of texts.
 _UNKNOWN, _FITS = 0, 1
 #: The state of a row that was not read since a change; -1 is that of a node that equals no other.
@@ -49,7 +52,7 @@ _UNREAD: Final = -2
 class _Column:
     """The results of one content of claims."""
 
-    __slots__ = ("by_state", "codes", "most", "serial", "solutions")
+    __slots__ = ("by_state", "codes", "following", "most", "serial", "solutions")
 
     def __init__(self, nodes: int, serial: int) -> None:
         #: int32 [nodes].
@@ -60,6 +63,8 @@ class _Column:
         self.most: dict[int, int] = {}
         #: Device state of a node to where the devices of the claims are.
         self.solutions: dict[int, Solution] = {}
+        #: Device state of a node to that after a placement of such claims.
+        self.following: dict[int, int] = {}
         #: Of the devices in use when the column was last updated.
         self.serial = serial
 
@@ -164,6 +169,42 @@ class ClaimVerdicts:
         self._renew(table, search.inventory)
         column = self._column(search.contents, search.usage, future=False)
         return column.solutions, self._state(row, search.usage, future=False)
+
+    def note_following(self, search: DeviceSearch, row: int, before: int) -> None:
+        """Notes the device state that a row with another one before has after one placement."""
+        column = self._columns.get((False, search.contents))
+        if column is None:
+            return
+        known = column.following.get(before)
+        if known is None:
+            column.following[before] = self._state(row, search.usage, future=False)
+        elif self._is_local:  # no other row reaches the devices
+            states, _ = self._states[False]
+            states[row] = known
+            self._states[False] = states, search.usage.changes.serial
+
+    def further_pods(self, search: DeviceSearch, rows: NodeView) -> tuple[Vector, Mask]:
+        """How many pods get devices on each node one after the other, at least one, as far as that is known.
+
+        And whether the next one does not. A node in a state that a placement left before gets the state that followed.
+        """
+        self._renew(rows.table, search.inventory)
+        column = self._column(search.contents, search.usage, future=False)
+        fitting, ends = np.ones(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=bool)
+        for state, places in self._by_state(rows.rows, search.usage, future=False):
+            if state >= 0:
+                fitting[places], ends[places] = self._pods_from(column, state)
+        return fitting, ends
+
+    def _pods_from(self, column: _Column, state: int) -> tuple[int, bool]:
+        """`further_pods` on a node in a device state."""
+        pods = 1
+        while pods < _MOST_AHEAD and (following := column.following.get(state, -1)) >= 0:
+            code = column.by_state.get(following)
+            if code is None or code not in self._fitting:
+                return pods, code is not None
+            state, pods = following, pods + 1
+        return pods, False
 
     def reads_single_nodes(self, search: DeviceSearch, table: Any, may_fail: Callable[[Node], bool]) -> bool:
         """Whether the result for a node depends on the devices of that node alone, and is an AllocationError on none.
@@ -361,6 +402,7 @@ class ClaimVerdicts:
                     column.by_state.clear()
                     column.most.clear()
                     column.solutions.clear()
+                column.following.clear()
             self._made += 1
             found = self._numbers[key] = self._made
         return found

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import msgspec
 
     from capcard_sched.framework.api.arguments import ArgumentReader
-    from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Scores
+    from capcard_sched.framework.api.node_view import FilterResult, Mask, NodeView, PodSignature, Scores
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.intents import ClaimAllocation, ClaimBinding
@@ -237,6 +237,13 @@ class Predicates(Plugin):
         if claims is None or rules is not None or volumes is not None or not self._searches_single_nodes(signature):
             return None
         return self._claims.most_pods(claims, signature.cls)
+
+    def further_pods(self, signature: PodSignature) -> Callable[[NodeView], tuple[Vector, Mask]] | None:
+        """By the devices that pods with claims of equal content took on equal nodes."""
+        rules, volumes, claims = self._context(signature)
+        if claims is None or rules is not None or volumes is not None or signature.cls.host_ports:
+            return None
+        return self._claims.further_pods(claims)
 
     @filter(reads=NODE_SPEC)
     def filter_by_spec(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:

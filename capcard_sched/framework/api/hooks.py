@@ -145,7 +145,8 @@ HOOKS: tuple[Hook, ...] = (
     Hook("allocatable", "(queue, task) -> Refusal | None", "enabledAllocatable", Combine.FIRST_REFUSAL, "allowed"),
     Hook(
         "allocatable_many",
-        "(queue, signature, tasks) -> Grant: `allocatable` for a run of tasks of one signature at once",
+        "(queue, signature, tasks) -> Grant: `allocatable` for a run of tasks of one signature at once, or of classes "
+        "that differ in names of generated claims alone (`TaskClass.alike`), with claims of equal content",
         "enabledAllocatable",
         Combine.FIRST_REFUSAL,
         "`allocatable` is called one by one",
@@ -265,6 +266,15 @@ HOOKS: tuple[Hook, ...] = (
         None,
         Combine.MERGE,
         "a job whose pods with claims read more of nodes than amounts is attempted in each session",
+    ),
+    Hook(
+        "further_pods",
+        "(signature) -> function of a node view | None: int64 [k], how many pods pass the filters of the plugin with "
+        "`NODE_PODS` on each node one after the other, where the first one does, as far as that is known; bool [k], "
+        "whether it is known that the next one does not. Called for pods with generated claims",
+        None,
+        Combine.MERGE,
+        "a pod that such a filter reads is followed by others on the same node one by one",
     ),
     Hook(
         "rejection_details",

@@ -115,6 +115,9 @@ VETO = VictimDecision(None)
 class Placement(NamedTuple):
     """Tasks of one class and one job that were placed on, or removed from, nodes together.
 
+    With generated claims they may be of classes that differ in the names of these alone (`TaskClass.alike`): `cls` is
+    that of the first one.
+
     `nodes[i]` is the node of `tasks[i]`. When `on_allocate` runs the tasks already have their node and status
     (ALLOCATED, PIPELINED, or the former one for an undone eviction); when `on_deallocate` runs they still have it.
     """

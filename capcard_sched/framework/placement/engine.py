@@ -6,7 +6,7 @@ for one session. Where nothing can be kept, `candidates` and `choose` run all ho
 
 from __future__ import annotations
 
-from heapq import nsmallest
+from heapq import heappop, heappush, nsmallest
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
@@ -33,6 +33,13 @@ if TYPE_CHECKING:
     from capcard_sched.state.columns import NodeTable
 
 _NEVER = float("-inf")
+#: The negative score of a node without capacity.
+_FULL: Final = float("inf")
+#: Most pods per node, and nodes times pods, that are scored ahead.
+_STEPS_AHEAD: Final = 8
+_SCORED_AHEAD: Final = 512
+#: Most pods that are placed one by one after looking ahead has found no second one.
+_LONGEST_PAUSE: Final = 63
 
 #: Names in the reasons of a pod among the resources that no node offers.
 _MOST_UNOFFERED: Final = 4
@@ -44,6 +51,8 @@ class PlacementEngine:
     #: Sizes of the LRU cache of score caches, each with one score per node: for all nodes, and for a HyperNode.
     max_score_caches: ClassVar[int] = 64
     max_restricted_score_caches: ClassVar[int] = 2
+    #: Pods that are placed at once if they differ in the names of generated claims alone.
+    max_alike: ClassVar[int] = 256
 
     def __init__(
         self,
@@ -225,6 +234,14 @@ class PlacementEngine:
 
     def best(self, signature: PodSignature) -> int:
         """The row for one pod now, `choose` of the `candidates` from cached scores; -1 when there is none."""
+        rows = self.best_rows(signature, 1)
+        return rows[0] if rows else -1
+
+    def best_rows(self, signature: PodSignature, most: int) -> list[int]:
+        """The rows of the next up to `most` pods with equal `row_key`, each `best` after the ones before.
+
+        Only the first one where the others would have to be searched anew; [] where no row is left.
+        """
         hooks, table = self._hooks.of(signature), self.nodes.table
         cache = self._score_caches.pop(signature.row_key, None)
         if cache is None:
@@ -233,7 +250,8 @@ class PlacementEngine:
                 del self._score_caches[next(iter(self._score_caches))]
         self._score_caches[signature.row_key] = cache  # most recently used
         if hooks.picks_highest and (row := cache.highest()) is not None:
-            return row
+            is_known = hooks.scores_ahead and self._cache.plugin_states.is_empty
+            return cache.highest_rows(row, most) if is_known else [row] if row >= 0 else []
         candidates, scores = cache.candidates()
         if len(candidates) and hooks.reads_other_nodes:
             result = FilterResult(len(candidates))
@@ -242,9 +260,14 @@ class PlacementEngine:
                 kept = result.ok.nonzero()[0]
                 candidates, scores = candidates.take(kept), scores.take(kept)
         if not len(candidates):
-            return -1
+            return []
         total = hooks.with_comparing_scores(NodeView(table, candidates), scores)
-        return hooks.pick(candidates, total)
+        return [hooks.pick(candidates, total)]
+
+    def count_alike(self, queue: Queue, signature: PodSignature, tasks: Sequence[Task]) -> int:
+        """How many tasks from the first on have signatures with the `row_key` of this one. Their classes are alike."""
+        restricted, by_tree = self._is_restricted, self._by_tree
+        return self._cache.count_alike(queue, signature, tasks, restricted=restricted, by_tree=by_tree)
 
     def choose(self, signature: PodSignature, candidates: Rows, *, future: bool = False) -> int:
         """The best of some candidate rows by all score hooks; -1 without candidates."""
@@ -369,7 +392,7 @@ class ScoreCache:
     session of scene A1 takes 0.39 s, and 1.24 s with a cache per pod; Z1 0.31 and 0.69, N1 0.20 and 0.60.
     """
 
-    __slots__ = ("_feasible", "_hooks", "_scores", "_signature", "_static", "_synced", "_table")
+    __slots__ = ("_feasible", "_hooks", "_passes", "_pause", "_scores", "_signature", "_static", "_synced", "_table")
 
     def __init__(
         self, hooks: SignatureHooks, table: NodeTable, signature: PodSignature, feasible: Mask, static: Scores | None
@@ -383,6 +406,8 @@ class ScoreCache:
         #: -inf where the pod does not fit: float64 [nodes].
         self._scores: Scores = np.full(len(feasible), _NEVER)
         self._synced = table.serial
+        #: The further calls of `highest_rows` that do not look ahead, and their number after the last one that did.
+        self._passes = self._pause = 0
         self._evaluate(feasible.nonzero()[0])
 
     def candidates(self) -> tuple[Rows, Scores]:
@@ -399,6 +424,63 @@ class ScoreCache:
         if row < 0 or scores[row] == _NEVER:
             return -1
         return row if scores[row] > _NEVER else None
+
+    def highest_rows(self, first: int, most: int) -> list[int]:
+        """The rows of up to `most` pods, each the `highest` after the ones before; `first` is the highest now.
+
+        Placements change the scores of their own nodes alone. The scores of these are computed ahead, and plugins state
+        how many pods their filters let pass. The rows are known up to the first node for which they do not.
+        """
+        if first < 0 or most == 1 or self._passes > 0:
+            self._passes -= first >= 0 and most > 1
+            return [first] if first >= 0 else []
+        scores, size = self._scores, len(self._scores)
+        bar = np.partition(scores, size - most)[size - most] if most < size else _NEVER
+        rows = ((scores >= bar) & (scores > _NEVER)).nonzero()[0]
+        rows = rows.take(np.argsort(-scores.take(rows), kind="stable")[:most])
+        found = self._simulated(rows, most)
+        self._pause = 0 if len(found) > 1 else min(2 * self._pause + 1, _LONGEST_PAUSE)
+        self._passes = self._pause
+        return found
+
+    def _simulated(self, rows: Rows, most: int) -> list[int]:
+        """`highest_rows` among some rows, best first."""
+        steps = max(1, min(_STEPS_AHEAD, _SCORED_AHEAD // len(rows)))
+        after = (-self._scores_after(rows, steps)).tolist()
+        fitting, ends = self._hooks.further_pods(NodeView(self._table, rows))
+        fresh = list(zip((-self._scores.take(rows)).tolist(), rows.tolist(), range(len(rows)), strict=True))
+        fresh.reverse()
+        #: Negative score, row, its place and the pods that it has got.
+        again: list[tuple[float, int, int, int]] = []
+        found: list[int] = []
+        while len(found) < most and (fresh or again):
+            if again and (not fresh or again[0][:2] < fresh[-1][:2]):
+                _, row, place, pods = heappop(again)
+                if pods >= fitting[place]:
+                    break
+            else:
+                (_, row, place), pods = fresh.pop(), 0
+            found.append(row)
+            pods += 1
+            if pods > steps or (negative := after[pods - 1][place]) != negative:
+                break
+            if negative < _FULL and (pods < fitting[place] or not ends[place]):
+                heappush(again, (negative, row, place, pods))
+        return found
+
+    def _scores_after(self, rows: Rows, steps: int) -> Scores:
+        """What rows score with one, two, ... `steps` more pods each by their amounts: float64 [steps, k]."""
+        cls, table, count = self._signature.cls, self._table, len(rows)
+        pods = np.repeat(np.arange(1, steps + 1, dtype=np.int64), count)[:, None]
+        repeated = np.tile(rows, steps)
+        charged = table.charged.take(repeated, axis=0) + pods * cls.charge
+        view = NodeView(table, repeated, allocatable=table.allocatable.take(repeated, axis=0), charged=charged)
+        found: Scores = np.full(len(repeated), _NEVER)
+        fits = view.has_capacity(cls.fit_request).nonzero()[0]
+        if len(fits):
+            scores = self._hooks.row_scores(view.only(fits))
+            found[fits] = scores if self._static is None else scores + self._static.take(repeated.take(fits))
+        return found.reshape(steps, count)
 
     def _sync(self) -> None:
         table = self._table

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from capcard_sched.framework.api.dispatch import HookFailed
-from capcard_sched.framework.api.node_hooks import CANDIDATES, NODE_PODS, NODE_SPEC, OTHER_NODES
+from capcard_sched.framework.api.node_hooks import CANDIDATES, NODE_AMOUNTS, NODE_PODS, NODE_SPEC, OTHER_NODES
 from capcard_sched.framework.api.node_view import FilterResult, NodeView
 from capcard_sched.framework.api.plugin import Reads
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from capcard_sched.state.columns import NodeTable
 
 _NEVER = float("-inf")
+#: More pods than nodes hold.
+_MANY = 1 << 40
 
 
 class NodeHooks:
@@ -104,6 +106,7 @@ class _ApplyingHooks:
         self.read_pods = any(hook.reads == NODE_PODS for hook in (*filters, *scores))
         self.filter_by_amounts = all(hook.reads < CANDIDATES and hook.reads != NODE_PODS for hook in filters)
         self.are_kept = not self.other_filters and not self.comparing_scores
+        self.score_by_amounts = all(hook.reads == NODE_AMOUNTS for hook in self.row_scores)
         self.read_other_nodes = bool(self.other_filters) or any(hook.reads == OTHER_NODES for hook in scores)
 
 
@@ -112,17 +115,20 @@ class SignatureHooks:
 
     __slots__ = (
         "_best_node",
+        "_further",
         "_hooks",
         "_signature",
         "filters_by_amounts",
         "picks_highest",
         "reads_other_nodes",
         "reads_pods",
+        "scores_ahead",
     )
 
     def __init__(self, dispatch: Dispatch, signature: PodSignature, hooks: _ApplyingHooks) -> None:
         self._signature = signature
         self._best_node = dispatch.entries("best_node")
+        self._further = dispatch.entries("further_pods")
         self._hooks = hooks
         #: Whether a filter or score reads more of a node than its amounts.
         self.reads_pods = hooks.read_pods
@@ -132,6 +138,8 @@ class SignatureHooks:
         self.reads_other_nodes = hooks.read_other_nodes
         #: Whether the best node is that with the highest score by hooks that read single nodes.
         self.picks_highest = hooks.are_kept and not self._best_node
+        #: Whether scores are also known for amounts that a node will have, whatever the filters read.
+        self.scores_ahead = self.picks_highest and hooks.score_by_amounts
 
     def compares_nodes(self, table: NodeTable, candidates: Rows) -> bool:
         """Whether the score of one of all feasible rows depends on the others now."""
@@ -157,6 +165,25 @@ class SignatureHooks:
     def filter_rows(self, selection: NodeView, result: FilterResult) -> None:
         """Runs the filters that read single nodes."""
         self._filter(self._hooks.row_filters, selection, result)
+
+    def further_pods(self, selection: NodeView) -> tuple[list[int], list[bool]]:
+        """How many pods pass the filters on each entry one after the other, where the first one does.
+
+        As far as the plugins know that; and whether the next one does not pass (hook `further_pods`).
+        """
+        count = len(selection)
+        fitting, ends = np.full(count, _MANY), np.zeros(count, dtype=bool)
+        calls = dict(self._further)
+        for hook in self._hooks.row_filters:
+            call = calls.get(hook.plugin) if hook.reads == NODE_PODS else None
+            try:
+                known = None if call is None else call(self._signature)
+                pods, is_end = (1, False) if known is None else known(selection)
+            except Exception as error:
+                raise HookFailed(hook.plugin, "further_pods", error) from error
+            ends = np.where(fitting == pods, ends | is_end, np.where(pods < fitting, is_end, ends))
+            fitting = np.minimum(fitting, pods)
+        return fitting.tolist(), ends.tolist()
 
     def filter_by_others(self, selection: NodeView, result: FilterResult) -> None:
         """Runs the filters that read other nodes."""

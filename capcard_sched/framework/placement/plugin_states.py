@@ -29,6 +29,11 @@ class PluginStates:
         """Starts a session over this number of nodes."""
         self._size = nodes
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no plugin has states."""
+        return not self._now
+
     def now(self) -> Matrix | None:
         """int64 [nodes, plugins]; None when no plugin has states."""
         if not self._now:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.node_view import Diagnosis, FilterResult, PodSignature
 from capcard_sched.framework.placement import hypernode_bounds
 from capcard_sched.framework.placement.node_classes import NodeSet
@@ -13,7 +14,7 @@ from capcard_sched.model.hyper_nodes import NO_TREE
 from capcard_sched.model.refusal import Code
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Sequence
 
     from capcard_sched.framework.api.dispatch import Dispatch
     from capcard_sched.framework.api.node_view import Mask, Scores
@@ -85,6 +86,19 @@ class SignatureCache:
             row_key = _row_key(cls, contexts) if cls.alike else None
             signature = self._signatures[key] = PodSignature(cls, contexts, len(self._signatures), row_key)
         return signature
+
+    def count_alike(
+        self, queue: Queue, signature: PodSignature, tasks: Sequence[Task], *, restricted: bool, by_tree: bool
+    ) -> int:
+        """How many tasks from the first on have signatures with the `row_key` of this one. Their classes are alike."""
+        for count, task in enumerate(tasks):
+            try:
+                contexts = self.contexts(queue, task, restricted=restricted, by_tree=by_tree)
+            except HookFailed:  # it concerns this task, and is raised again at its turn
+                return count
+            if _row_key(task.cls, contexts) != signature.row_key:
+                return count
+        return len(tasks)
 
     def static_results(self, signature: PodSignature) -> tuple[Mask, Scores | None]:
         """Mask and scores over all nodes that placements cannot change; cached until a node's facts change."""

@@ -60,6 +60,8 @@ class GangAllocator:
         self._placed_signatures: set[PodSignature] = set()
         #: Whether the choice of a node depended on more than the amounts of the nodes that the pod may use.
         self._chose_by_others = False
+        #: Whether pods were placed at once that differ in names of generated claims.
+        self._has_alike = False
         #: Whether the charge of a placed pod may depend on its node.
         self._charged_by_node = False
         #: See `shortages`.
@@ -105,7 +107,7 @@ class GangAllocator:
             else:
                 most = max(1, job.missing_tasks) if self._placed else self._needed
             end = self._end_of_run(signature, most)
-            if not self._place_run(signature, tasks[self._position : end], ready):
+            if not self._place_run(signature, tasks[self._position : end], ready, most):
                 break
         return self._position
 
@@ -119,8 +121,9 @@ class GangAllocator:
             if session.deadline.is_exhausted(self._queue.name) or session.namespace_work.is_exhausted(self._job):
                 break
             signature = self._engine.signature(self._queue, self._tasks[self._position])
-            end = self._end_of_run(signature, len(self._tasks))
-            self._place_run(signature, self._tasks[self._position : end], ready=True)
+            most = len(self._tasks)
+            end = self._end_of_run(signature, most)
+            self._place_run(signature, self._tasks[self._position : end], ready=True, most=most)
 
     @property
     def shortages(self) -> dict[PodSignature, int] | None:
@@ -143,7 +146,7 @@ class GangAllocator:
         if found is None:
             return None
         placed = self._placed_signatures - found.keys()
-        if not found and len(placed) == 1 and not self._charged_by_node:
+        if not found and len(placed) == 1 and not self._charged_by_node and not self._has_alike:
             return dict.fromkeys(placed, -self._placed)
         if self._chose_by_others and len({each.row_key for each in (*placed, *found)}) > 1:
             return None
@@ -175,8 +178,8 @@ class GangAllocator:
             end += 1
         return end
 
-    def _place_run(self, signature: PodSignature, run: Sequence[Task], ready: bool) -> bool:
-        """Places some of a run. False when the visit is over."""
+    def _place_run(self, signature: PodSignature, run: Sequence[Task], ready: bool, most: int) -> bool:
+        """Places some of a run, and up to `most` pods with those alike behind it. False when the visit is over."""
         engine, job = self._engine, self._job
         refusal = self._session.dispatch.refusal("pre_predicate", signature)
         if refusal is not None:
@@ -199,7 +202,7 @@ class GangAllocator:
                 self._unchecked.add(signature)
             if self._shortages is not None and self._is_idle_capacity_nominated():
                 self._shortages = None
-            return self._place_one(signature, task)
+            return self._place_one(signature, task, most)
         known = None if ready or self._count else ranking.known_limit
         if known is not None and self._is_known_unschedulable(signature, known, run, grant.count):
             return False
@@ -265,14 +268,42 @@ class GangAllocator:
         table = self._session.nodes
         return bool(self._session.results.pipelined_tasks and (table.pipelined > table.releasing).any())
 
-    def _place_one(self, signature: PodSignature, task: Task) -> bool:
-        """Places one pod: its nodes depend on each other or on nominations, or differ in more than amounts."""
+    def _place_one(self, signature: PodSignature, task: Task, most: int) -> bool:
+        """Places one pod: its nodes depend on each other or on nominations, or differ in more than amounts.
+
+        With it up to `most` pods that differ in names of generated claims alone, where their nodes are known at once.
+        """
         self.by_amounts = False
-        row = self._engine.best(signature)
-        if row < 0:
+        alike = self._alike(task, most)
+        rows = self._engine.best_rows(signature, len(alike))
+        if not rows:
             return self._pipeline_one(signature, task, None)
         self._chose_by_others = True
-        return self._put(self._statement.allocate, signature, task, row)
+        if len(rows) > 1 and (count := self._admitted_alike(signature, alike[: len(rows)])) > 1:
+            nodes = self._session.nodes.nodes
+            self._statement.allocate(self._job, alike[:count], [nodes[row] for row in rows[:count]])
+            self._advance(signature, rows[:count])
+            self._rows, self._has_alike = None, True
+            return True
+        return self._put(self._statement.allocate, signature, task, rows[0])
+
+    def _alike(self, first: Task, most: int) -> list[Task]:
+        """The next up to `most` tasks whose classes and labels differ in names of generated claims alone."""
+        number, found = first.cls.alike, [first]
+        most = min(most, self._engine.max_alike) if number and all(each.template for each in first.cls.claims) else 1
+        for task in self._tasks[self._position + 1 : self._position + most]:
+            if task.cls.alike != number or task.labels is not first.labels or task.nominated_node:
+                break
+            found.append(task)
+        return found
+
+    def _admitted_alike(self, signature: PodSignature, alike: Sequence[Task]) -> int:
+        """How many of some tasks have claims of equal content, and quota beside each other."""
+        if self._session.namespace_work.is_exhausted(self._job):
+            return 1
+        count = 1 + self._engine.count_alike(self._queue, signature, alike[1:])
+        grant = self._engine.quota_grant(self._queue, signature, alike[:count]) if count > 1 else None
+        return 1 if grant is None or grant.alternatives is not None else min(grant.count, grant.at_once)
 
     def _pipeline_one(self, signature: PodSignature, task: Task, ranking: Ranking | None) -> bool:
         """No idle capacity: pipelines the task on capacity that is being released, or gives up on the signature."""

@@ -16,9 +16,11 @@ from benchmarks.workloads import START
 from capcard_sched.devices.allocator import NodeError
 from capcard_sched.devices.claims import AllocationError
 from capcard_sched.framework.api.node_view import Diagnosis, FilterResult, NodeView
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.device_objects import DeviceClassObject, ResourceClaimObject, ResourceSliceObject
 from capcard_sched.model.intents import Bind
+from capcard_sched.model.job import Job, Node, Task
 from capcard_sched.plugins.predicates.claim_rules import ClaimRules
 from capcard_sched.plugins.predicates.claim_verdicts import ClaimVerdicts, DeviceSearch
 from capcard_sched.testing import Harness
@@ -51,6 +53,7 @@ def test_a_kept_result_is_that_of_a_new_search(seed: int) -> None:
         if not any(isinstance(each, AllocationError) for each in found):
             assert preferences.tolist() == [each if isinstance(each, int) else 0 for each in found]
         _check_solutions(cluster, kept, search)
+        _check_further_pods(cluster, kept, search)
         cluster.step()
 
 
@@ -101,6 +104,47 @@ def _check_solutions(cluster: RandomNodes, kept: ClaimVerdicts, search: DeviceSe
             assert cluster.allocator(node).repeat(cluster.plans(), solutions[state]) == expected
         elif state >= 0 and (found := allocator.solution()) is not None:
             solutions[state] = found
+
+
+def _check_further_pods(cluster: RandomNodes, kept: ClaimVerdicts, search: DeviceSearch) -> None:
+    """As many pods as stated get devices one after the other, and no further one where that is stated."""
+    ledger, uids = cluster.pools.ledger, [f"p{number}" for number in range(12)]
+    if any(claim.allocation is not None for claim in cluster.claims):
+        return
+    rows = [node.row for node in cluster.table.nodes if isinstance(cluster.search(node), int)]
+    fitting, ends = kept.further_pods(search, NodeView(cluster.table, np.array(rows, dtype=np.intp)))
+    for row, pods, is_end in zip(rows, fitting.tolist(), ends.tolist(), strict=True):
+        node, placed = cluster.table.nodes[row], []
+        for uid in uids:
+            _, state = kept.solutions(search, cluster.table, row)
+            try:
+                found = cluster.allocator(node).allocate(cluster.plans())
+            except (NodeError, AllocationError):
+                break
+            for number, allocation in enumerate(found):
+                placed.append((f"{uid}/{number}", uid))
+                ledger.assume(f"{uid}/{number}", allocation, uid)
+            kept.note_following(search, row, state)
+        count = len(placed) // max(1, len(cluster.claims))
+        assert pods <= max(1, count) or count == len(uids)
+        assert not is_end or pods == count
+        for key, uid in reversed(placed):
+            ledger.forget(key, uid)
+
+
+def test_pods_of_a_gang_with_generated_claims_are_placed_together() -> None:
+    core, placed = claims_core("D3", 60), []
+    allocate = Statement.allocate
+
+    def noted(statement: Statement, job: Job, tasks: list[Task], nodes: list[Node]) -> None:
+        placed.append(len(tasks))
+        allocate(statement, job, tasks, nodes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Statement, "allocate", noted)
+        result = core.step([*arriving("D3", 2 * CLAIMED["D3"])], START + 200)
+    assert len([each for each in result.intents if isinstance(each, Bind)]) == sum(placed) == 2 * CLAIMED["D3"]
+    assert len(placed) < 20
 
 
 @pytest.mark.parametrize(
