@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from capcard_sched.cli.exit_codes import READER_HINT, BadInputError
 from capcard_sched.cli.lists import Column, Json
-from capcard_sched.model.diagnosis import ExpectedStart, JobDiagnosis, no_start
+from capcard_sched.model.diagnosis import ExpectedStart, JobDiagnosis, no_start, waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -97,20 +97,30 @@ def with_expected_starts(
         text = f"--expected-start: access denied: {', '.join(cluster.unreadable)}"
         raise BadInputError(f"{text}: {READER_HINT}")
     forecast = _forecast(cluster, history, ledger)
-    starts = forecast.expected_starts(forecast.waiting())
-    return [
-        {
-            **item,
-            "expectedStart": msgspec.to_builtins(
-                starts.get(
-                    forecast.key_of(
-                        item["namespace"], f"{item['kind'].removeprefix('vc')}/{item['name']}", item["podGroup"]
-                    )
-                )
-            ),
-        }
-        for item in items
+    keys = [_key(forecast, item) if cluster.headlines is None or _waits(item) else "" for item in items]
+    reasons = [_reason(item) if key else "" for key, item in zip(keys, items, strict=True)]
+    starts = forecast.expected_starts({key for key, reason in zip(keys, reasons, strict=True) if key and not reason})
+    found = [
+        no_start(cluster.now, reason) if reason else starts.get(key) for key, reason in zip(keys, reasons, strict=True)
     ]
+    return [{**item, "expectedStart": msgspec.to_builtins(start)} for item, start in zip(items, found, strict=True)]
+
+
+def _key(forecast: Forecast, item: Json) -> str:
+    return forecast.key_of(item["namespace"], f"{item['kind'].removeprefix('vc')}/{item['name']}", item["podGroup"])
+
+
+def _waits(item: Json) -> bool:
+    """Whether the job waits for its start: not for further pods of one that has its minimum."""
+    below = item["scheduled"] < max(item["minAvailable"], 1)
+    return below and waits(item["stage"], item["scheduled"], item["minAvailable"])
+
+
+def _reason(item: Json) -> str:
+    """Why no end of other jobs starts a job, by its stage; "" if one may."""
+    from capcard_sched.insight.estimates.expected_start import reason_of_stage
+
+    return reason_of_stage(item["stage"], item["reason"])
 
 
 def _cell(column: int) -> Callable[[Json], str]:

@@ -274,29 +274,10 @@ class Checker:
                 found.setdefault((workload.kind, workload.namespace, workload.name), workload)
         for key, workload in found.items():
             if key in places:
-                figures, owner = workload.exceeded.figures, workload.exceeded.queue
-                name, above = (
-                    figures.resource,
-                    "" if owner == workload.queue else f", ancestor of queue {workload.queue}",
-                )
-                needed, limit = format_amount(name, figures.requested), format_amount(name, figures.limit)
-                message = f"can never start: needs {needed}, quota is {limit} ({name} of queue {owner}{above})"
-                if not figures.limit and not above:
-                    message = f"can never start: queue {owner} has no quota for {name} (needs {needed})"
                 begins = _NO_PLACE.get(workload.exceeded.places)
                 if begins is not None and self._raised(places[key], begins):
                     continue
-                cause = f"queue {owner} has no quota for card {name}"
-                if workload.exceeded.places:
-                    message = workload.exceeded.text("").partition(";")[0]  # no session reserves anything here
-                elif not owner:
-                    pods = f"{plural(figures.requested, 'pod')} with {name}"
-                    message = (
-                        f"can never start: needs {pods}, and the nodes of the input have space for {figures.limit}"
-                    )
-                elif not figures.limit and workload.has_no_quota:
-                    message = f"can never start: {no_card_quota(owner)}, and it needs {needed} x {name}"
-                    cause = no_card_quota(owner)
+                message, cause = _never_text(workload)
                 detail, accepted = self._replaced(places[key], cause)
                 self.rows.append(places[key].row("error", _FIELDS.get(key[0], "spec"), message + detail, accepted))
 
@@ -383,6 +364,28 @@ class Checker:
                 problem.accepted,
             )
             self.rows.append(row)
+
+
+def _never_text(workload: ImpossibleWorkload) -> tuple[str, str]:
+    """The message about a workload that can never start, and the cause in warnings that the message replaces."""
+    figures, owner = workload.exceeded.figures, workload.exceeded.queue
+    name, above = figures.resource, "" if owner == workload.queue else f", ancestor of queue {workload.queue}"
+    needed, limit = format_amount(name, figures.requested), format_amount(name, figures.limit)
+    cause = f"queue {owner} has no quota for card {name}"
+    if workload.resource_quota:
+        quota = f"ResourceQuota {workload.resource_quota} of namespace {workload.namespace}"
+        return f"can never start: needs {needed} {name}, and {quota} allows {limit}", cause
+    if workload.exceeded.places:
+        return workload.exceeded.text("").partition(";")[0], cause  # no session reserves anything here
+    if not owner:
+        pods = f"{plural(figures.requested, 'pod')} with {name}"
+        return f"can never start: needs {pods}, and the nodes of the input have space for {figures.limit}", cause
+    if not figures.limit and workload.has_no_quota:
+        cause = no_card_quota(owner)
+        return f"can never start: {cause}, and it needs {needed} x {name}", cause
+    if not figures.limit and not above:
+        return f"can never start: queue {owner} has no quota for {name} (needs {needed})", cause
+    return f"can never start: needs {needed}, quota is {limit} ({name} of queue {owner}{above})", cause
 
 
 def _is_part_of(warning: FindingRow, error: FindingRow) -> bool:

@@ -383,8 +383,12 @@ class JobDiagnosis(InsightPart, frozen=True, kw_only=True):
     @property
     def waits(self) -> bool:
         """Whether the job has not started, and this scheduler processes it."""
-        below = self.scheduled < max(self.min_available, 1)
-        return self.stage in NEEDS_CHANGE or (self.stage in _WAITING and below)
+        return waits(self.stage, self.scheduled, self.min_available)
+
+
+def waits(stage: Stage, scheduled: int, minimum: int) -> bool:
+    """Whether a job of a stage has not started, with some pods scheduled of its minimum."""
+    return stage in NEEDS_CHANGE or (stage in _WAITING and scheduled < max(minimum, 1))
 
 
 def no_start(now: float, reason: str) -> ExpectedStart:

@@ -30,6 +30,9 @@ CAUSES: Final = {
 }
 
 
+_NONE_LOWER: Final = "no pod of lower priority"
+
+
 class CardUse(msgspec.Struct, frozen=True):
     """One card in one queue, in cards."""
 
@@ -89,10 +92,18 @@ class VictimsConsidered(msgspec.Struct, frozen=True, rename="camel"):
         """`2 pods of no lower priority`, `too little to free on 1 node`; without the pods of some causes."""
         kept = [(cause, count) for cause, count in self.kept if cause not in besides]
         if [cause for cause, _ in kept] == ["priority"]:
-            parts = ["no pod of lower priority"]
+            parts = [_NONE_LOWER]
         else:
             parts = [f"{plural(count, 'pod')} {CAUSES.get(cause, f'protected by {cause}')}" for cause, count in kept]
         return parts + ([f"too little to free on {plural(self.not_enough, 'node')}"] if self.not_enough else [])
+
+    def searched(self) -> list[str]:
+        """`not eligible: 2 pods of other queues`, `too little to free on 1 node`."""
+        pods = self.causes()
+        short = [pods.pop()] if self.not_enough else []
+        if pods and pods != [_NONE_LOWER]:
+            pods = [f"not eligible: {', '.join(pods)}"]
+        return [*pods, *short]
 
 
 class EvictedPod(msgspec.Struct, frozen=True):

@@ -45,10 +45,19 @@ def terminating_of(tasks: Iterable[Task]) -> list[str]:
     )
 
 
+def unknown_of(tasks: Iterable[Task]) -> list[str]:
+    """`pod a is on node n1 in phase Unknown`, one sentence per node, without the pods of `stranded_of`."""
+    return _sentences(
+        (task, f"{{}} on node {task.node.name} in phase Unknown")
+        for task in tasks
+        if task.status is TaskStatus.UNKNOWN and task.node is not None and not lost_word(task.node)
+    )
+
+
 def losses_of(tasks: Iterable[Task]) -> list[str]:
-    """The sentences of `failures_of` and then those of `stranded_of`."""
+    """The sentences of `failures_of`, then those of `stranded_of` and of `unknown_of`."""
     members = list(tasks)
-    return [*failures_of(members), *stranded_of(members)]
+    return [*failures_of(members), *stranded_of(members), *unknown_of(members)]
 
 
 def _failed(task: Task) -> bool:

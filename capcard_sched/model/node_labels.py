@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 #: Different values of a label up to which similar ones are searched: above, they are names.
 _MOST_VALUES: Final = 500
 _DIGITS: Final = re.compile(r"\d+")
+#: Letters of the shortest names of which two letters may be transposed: shorter ones are codes.
+_SHORTEST: Final = 4
 
 
 class AbsentLabel(NamedTuple):
@@ -99,4 +101,14 @@ def _similar(name: str, known: Collection[str]) -> str:
     alike = [one for one in sorted(known) if one.casefold() == folded or one.rpartition("/")[2] == last]
     if alike:
         return alike[0]
-    return similar_resource(name, [one for one in known if _DIGITS.sub("", one) != stem])
+    others = [one for one in sorted(known) if _DIGITS.sub("", one) != stem]
+    return next((one for one in others if _is_transposed(name, one)), "") or similar_resource(name, others)
+
+
+def _is_transposed(name: str, other: str) -> bool:
+    """Whether two names of at least four letters differ in the order of two adjacent letters: `trian`, `train`."""
+    places = [number for number, pair in enumerate(zip(name, other, strict=False)) if pair[0] != pair[1]]
+    if len(name) < _SHORTEST or len(name) != len(other) or len(places) != 2:
+        return False
+    first, second = places
+    return second == first + 1 and name[first] == other[second] and name[second] == other[first]

@@ -234,11 +234,10 @@ def _pending(item: PendingPods, found: JobDiagnosis) -> list[RenderableType]:
 
 
 def _victims(considered: Sequence[VictimsConsidered]) -> list[RenderableType]:
-    """`preempt: no preemption victims for w-0 on 3 nodes: 2 pods of other queues, too little to free on 1 node`."""
+    """`preempt: no preemption victims for w-0 on 3 nodes; not eligible: 2 pods of other queues`."""
     parts: list[RenderableType] = [Text("")] if considered else []
     for item in considered:
-        causes = ", ".join(item.causes())
-        text = f"no preemption victims for {item.pod} on {plural(item.nodes, 'node')}{f': {causes}' if causes else ''}"
+        text = "; ".join([f"no preemption victims for {item.pod} on {plural(item.nodes, 'node')}", *item.searched()])
         parts.append(Text.assemble((f"{item.action}: ", "bold"), text))
     return parts
 

@@ -30,7 +30,7 @@ from tests.insight.oracle_world import conf_of, registry
 from tests.insight.scenes import core_of, recorded_run, written
 from tests.insight.test_situations import explained
 from tests.insight.test_what_if import CARD, CLUSTER, job
-from tests.scenarios.notation import manifests, operation
+from tests.scenarios.notation import manifests, objects_of, operation
 
 Manifest = dict[str, Any]
 
@@ -366,6 +366,41 @@ def test_a_list_has_the_expected_start_of_each_kind_of_job(tmp_path: Path, capsy
     listed = {item["name"]: item["expectedStart"] for item in json.loads(capsys.readouterr().out)["items"]}
     assert listed["notebook-1"] is None
     assert listed["b"]["awaited"][0]["workload"] == "default/pod/notebook-1"
+
+
+def test_a_list_and_an_explanation_agree_about_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = [
+        f"node n1 8*{CARD} cpu=64",
+        f"queue q cards={CARD}:8",
+        "group gated queue=q min=1",
+        f"pod gated-0 group=gated queue=q gpu=1 card={CARD} schedulingGates=[{{name: x.io/wait}}]",
+        "group parts queue=q min=3 minTaskMember={ps: 1, w: 2}",
+        f"pod parts-0 group=parts queue=q gpu=1 card={CARD} annotations=volcano.sh/task-spec:w",
+        f"pod ends queue=q gpu=8 card={CARD} nodeName=n1 grace=2h status={{phase: Running}}",
+        f"pod large queue=q gpu=16 card={CARD}",
+    ]
+    plan = {"cluster": "\n".join(cluster), "operations": ["10s delete Pod ends"]}
+    file = tmp_path / "cluster.yaml"
+    file.write_text("\n---\n".join(map(json.dumps, objects_of(plan))))
+    names = {"gated": "podgroup/gated", "parts": "podgroup/parts", "ends": "pod/ends", "large": "pod/large"}
+    assert run(["job", "list", "-f", str(file), "--until", "1m", "--expected-start", "-o", "json"]) == 0
+    items = json.loads(capsys.readouterr().out)["items"]
+    listed = {item["name"]: (item["expectedStart"] or {}).get("reason") for item in items}
+    explained = {}
+    for name, workload in names.items():
+        assert run(["explain", workload, "-f", str(file), "--until", "1m", "-o", "json"]) == 0
+        explained[name] = (json.loads(capsys.readouterr().out)["expectedStart"] or {}).get("reason")
+    assert listed == {
+        "gated": "scheduling gates",
+        "parts": "members of the gang are missing",
+        "ends": None,
+        "large": "never: with every other job ended it does not start",
+    }
+    never = explained.pop("large")
+    assert never is not None
+    assert never.startswith("never: ")
+    assert explained == {name: reason for name, reason in listed.items() if name in explained}
+    assert next(item["waitSeconds"] for item in items if item["name"] == "ends") is None
 
 
 def cells_of(text: str) -> dict[str, dict[str, str]]:

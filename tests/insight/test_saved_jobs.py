@@ -135,3 +135,23 @@ def test_a_malformed_saved_job_is_one_error_line(
     (tmp_path / "bad.json").write_text(json.dumps(content))
     assert run(["explain", "job/runs", "-f", str(tmp_path / "bad.json")]) == 2
     assert re.fullmatch(r"error: \S+bad.json: explained.spec: expected a mapping, got .*\n", capsys.readouterr().err)
+
+
+def test_a_pod_that_the_scheduler_keeps_waiting_for_its_podgroup_is_explained_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "waiting for the controllers to create PodGroup podgroup-u1"
+    condition = {"type": "PodScheduled", "status": "False", "reason": "GangPending", "message": text}
+    objects = manifests("node n1 cpu=4\nqueue default weight=1\npod p cpu=1 status={phase: Pending}")
+    for number, obj in enumerate(objects):
+        obj["metadata"] |= {"uid": f"u{number}", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    objects[-1]["status"]["conditions"] = [condition]
+    settings = {"time": "2026-01-01T00:10:00Z", "schedulerNames": ["volcano"], "defaultQueue": "default"}
+    file = tmp_path / "saved.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "savedState": settings, "items": objects}))
+    assert run(["explain", "p", "-f", str(file), "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["stage"] == "NotProcessed"
+    assert found["summary"] == "Waiting for the controllers to create PodGroup podgroup-u1"
+    assert run(["job", "list", "-f", str(file), "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["items"][0]["reason"] == found["summary"]

@@ -59,6 +59,11 @@ def test_a_smaller_quota_blocks_the_job_that_used_it(cluster: str, capsys: pytes
     assert (jobs(found, "starts"), jobs(found, "blocked"), status) == ([], ["default/job/a"], WORSE)
 
 
+def test_the_device_of_a_card_is_no_change_besides_the_card(cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found, _ = report(capsys, "-f", cluster, "--quota", f"q/{CARD}=8")
+    assert {row["resource"] for row in found["usage"]} == {CARD, "cpu"}
+
+
 def test_a_quota_of_a_card_that_no_node_provides_is_a_warning(cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["what-if", "-f", cluster, "--quota", f"q/{CARD.lower()}=8"]) == 0
     captured = capsys.readouterr()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from capcard_sched.devices.ledger import is_of_one_node
 from capcard_sched.framework.explain.capacity import workload_name
 from capcard_sched.framework.explain.sentences import nearest
 from capcard_sched.framework.toolkit.device_cards import claim_of, may_match, plan_of
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 #: The beginning of the reason of the filter.
 CANNOT_ALLOCATE: Final = "cannot allocate all claims"
+_NO_CLASS: Final = re.compile(r"device class (\S+) does not exist")
 #: Nodes whose devices are read.
 _MOST_NODES: Final = 8
 
@@ -37,6 +40,31 @@ def missing_claims(snapshot: Snapshot, task: Task) -> str:
             meant = f"; did you mean {escaped(close)}?" if close else ""
             found.append(f"{kind} {escaped(name)} does not exist{meant}")
     return "; ".join(dict.fromkeys(found))
+
+
+def class_hint(snapshot: Snapshot, text: str) -> str:
+    """`; did you mean gpu.nvidia.com?` after a text about a DeviceClass that does not exist; "" without one."""
+    found = _NO_CLASS.search(text)
+    near = nearest(found[1], snapshot.devices.classes) if found is not None else ""
+    return f"; did you mean {escaped(near)}?" if near else ""
+
+
+def allocated_claims(snapshot: Snapshot, task: Task) -> str:
+    """`ResourceClaim c is allocated on n2 (in use by default/pod/a)`: the claims of a pod that one node has."""
+    found = []
+    for name in filter(None, (each.claim for each in task.cls.claims)):
+        key = f"{task.namespace}/{name}"
+        allocation = snapshot.claims.allocation(key)
+        if allocation is None or not is_of_one_node(allocation):
+            continue
+        selector = allocation.node_selector
+        fields = (selector.node_selector_terms or ())[0].match_fields if selector is not None else ()
+        node = next((value for each in fields or () for value in each.values or ()), "")
+        tasks = snapshot.tasks_by_uid
+        users = [tasks[uid] for uid in sorted(snapshot.claims.consumers(key)) if uid in tasks and uid != task.uid]
+        by = f" (in use by {brief(sorted({workload_name(one) for one in users}))})" if users else ""
+        found.append(f"ResourceClaim {escaped(name)} is allocated on {node}{by}")
+    return " and ".join(found)
 
 
 def awaits_slices(snapshot: Snapshot, task: Task) -> bool:

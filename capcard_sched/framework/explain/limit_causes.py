@@ -78,7 +78,7 @@ def _above_limit(data: JobFacts, refusal: Refusal, figures: Figures) -> StageRes
     limit = in_units(resource, figures.limit)
     taken = max(0.0, in_units(resource, figures.total - figures.requested))
     split = _split(resource, taken, in_units(resource, figures.reserved))
-    left = quantity(resource, max(0.0, limit - taken))
+    left = quantity(data.models(resource) if "|" in resource else resource, max(0.0, limit - taken))
     needs = f"The PodGroup is not admitted: it needs {quantity(data.models(resource), needed)}"
     facts: list[str] = []
     if refusal.limiter is not None and refusal.limiter.kind == "ResourceQuota":
@@ -100,7 +100,8 @@ def _above_limit(data: JobFacts, refusal: Refusal, figures: Figures) -> StageRes
     # Admission counts no pods above the minimum of their job; an end of such pods leaves the queue as full.
     reserved = in_units(resource, figures.reserved)
     counted = taken - reserved
-    elastic = row.used - counted if row is not None and not data.job.ready_tasks else 0.0
+    used = _used_of(data, refusal.queue, resource) if row is None else row.used
+    elastic = used - counted if not data.job.ready_tasks else 0.0
     if row is not None and counted > row.used:  # admission counts nominated pods as used, the limit as reserved
         split = _split(resource, taken, reserved + min(counted - row.used, max(0.0, row.reserved - reserved)))
     if elastic > 0:
@@ -120,6 +121,12 @@ def _above_limit(data: JobFacts, refusal: Refusal, figures: Figures) -> StageRes
     text = _when("It is admitted", owner, resource, missing, quota)
     claims = () if "|" in resource else (QuotaClaim(text, ((refusal.queue, resource, quota),), 0),)
     return StageResult("NotAdmitted", summary, facts, claims)
+
+
+def _used_of(data: JobFacts, queue: str, claim: str) -> float:
+    """The usage of the cards of a claim `A|B`; 0 where one is above its quota, which takes nothing from the others."""
+    rows = [row for card in claim.split("|") if (row := data.limit_row(queue, card)) is not None]
+    return 0.0 if any(row.over for row in rows) else sum(row.used for row in rows)
 
 
 def _devices(data: JobFacts) -> float:
@@ -190,6 +197,8 @@ def over_limit(data: JobFacts, refused: PendingPods, refusal: Refusal, fitting: 
     per_pod = rows[0].requested_per_pod or in_units(figures.resource, figures.requested)
     names = " or ".join(row.resource for row in rows)
     wanted = " or ".join(dict.fromkeys(data.models(row.resource) for row in rows))
+    if "|" in rows[0].resource:  # the limit of several cards, of which the pods may accept some
+        wanted = " or ".join(data.cards_of_pods.get(refused.names[0], ())) or wanted
     each = "" if count == 1 else " each"
     needs, starts = (
         f"{plural(count, 'pending pod')} {form(count, 'needs', 'need')} {quantity(wanted, per_pod)}{each}",
@@ -234,7 +243,12 @@ def _refusing_rows(data: JobFacts, refusal: Refusal, figures: Figures) -> list[L
     """The limit that refuses, or that of each card that the pods accept."""
     keys = figures.resource.split("|")
     groups = [row for row in data.limits if "|" in row.resource and set(keys) <= set(row.resource.split("|"))]
-    short = [row for row in groups if row.free is not None and row.free < row.requested_per_pod]
+    short = [
+        row
+        for row in groups
+        if row.free is not None
+        and (row.free < row.requested_per_pod or (row.queue, row.resource) == (refusal.queue, figures.resource))
+    ]
     if short:  # the limit of several cards together
         return short[:1]
     if len(keys) > 1:
@@ -306,7 +320,7 @@ def _quotas_too(data: JobFacts, besides: tuple[str, str] = ("", "")) -> tuple[li
             needed = min(row.requested, missing * row.requested_per_pod)
             if (row.free or 0) >= needed:
                 fits.append(_has_free(row))
-            elif (row.queue, row.resource) != besides:
+            elif row.queue != besides[0] or row.resource not in besides[1].split("|"):
                 lacking = f"{amount_of(row.resource, needed)} {form(needed, 'is', 'are')} needed"
                 lacks.append(f"Quota too: {_has_free(row)}, and {lacking}")
         short += [] if fits and len(names) > 1 else lacks

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 from capcard_sched.framework.explain import sentences
 from capcard_sched.framework.explain.device_causes import awaits_slices
 from capcard_sched.framework.explain.sentences import amount_of, form, nearest, quantity
-from capcard_sched.model.annotations import CARD_REQUEST
+from capcard_sched.model.annotations import CARD_REQUEST, MEMORY_SUFFIX
 from capcard_sched.model.autoscaled_groups import places_of
+from capcard_sched.model.card_labels import WHOLE_NVIDIA
 from capcard_sched.model.cards import no_card_quota
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.quoting import brief, plural
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 NEVER: Final = "Can never start"
 #: That about a job for which an autoscaler adds nodes.
 AWAITS_NODES: Final = "Waits for nodes"
+_PRODUCT: Final = f"{WHOLE_NVIDIA}.product"
+_MEMORY: Final = f"{WHOLE_NVIDIA}{MEMORY_SUFFIX}"
 _CORRECT: Final = "correct or remove the annotation if the pods need another amount"
 
 
@@ -79,6 +82,8 @@ def _without_nodes(data: JobFacts, cards: Sequence[str]) -> str:
         return "" if is_offered else f"no node and no node group provides card {' or '.join(cards)}; {known}"
     if data.expects_nodes:
         return ""
+    if unread := _without_memory_label(data, cards):
+        return f"no node provides card {' or '.join(cards)}: {unread}"
     unlabelled = [card for card in data.known_cards if card in data.offered]
     close = [found for name in cards if (found := nearest(name, data.known_cards))]
     meant = f"; did you mean {' or '.join(dict.fromkeys(close))}?" if close else ""
@@ -91,6 +96,22 @@ def _without_nodes(data: JobFacts, cards: Sequence[str]) -> str:
             else f"{known}, and devices{labels}"
         )
     return f"no node provides card {' or '.join(cards)}{meant}{known}"
+
+
+def _without_memory_label(data: JobFacts, cards: Sequence[str]) -> str:
+    """`n1 has label nvidia.com/gpu.product=NVIDIA-H200, and no label nvidia.com/gpu.memory`; "" for no such node."""
+    products = {card.partition("/")[0] for card in cards}
+    nodes = data.session_snapshot.nodes.by_name.values()
+    found = sorted(
+        (node.labels[_PRODUCT], node.name)
+        for node in nodes
+        if node.labels.get(_PRODUCT) in products and _MEMORY not in node.labels
+    )
+    if not found:
+        return ""
+    names = [name for product, name in found if product == found[0][0]]
+    verb = "has" if len(names) == 1 else "have"
+    return f"{brief(names)} {verb} label {_PRODUCT}={found[0][0]}, and no label {_MEMORY}"
 
 
 def _over_every_limit(data: JobFacts) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from capcard_sched.framework.explain.device_causes import missing_claims
+from capcard_sched.framework.explain.device_causes import class_hint, missing_claims
 from capcard_sched.framework.explain.label_causes import NO_AFFINE_POD, affine_nodes, affinity_cause
 from capcard_sched.framework.explain.limit_causes import quota_beside
 from capcard_sched.framework.explain.rejections import CORDONED, INSUFFICIENT, TAINTED
@@ -87,7 +87,8 @@ def _of_pod(data: JobFacts, pods: PendingPods) -> str:
     task = _first(data, pods)
     claims = unbound_claims(data.volumes, task) if task is not None and _VOLUMES in pods.message else ""
     devices = missing_claims(data.session_snapshot, task) if task is not None and not claims else ""
-    return claims or devices or plain(pods.message)
+    text = plain(pods.message)
+    return claims or devices or f"{text}{class_hint(data.session_snapshot, text)}"
 
 
 def _first(data: JobFacts, pods: PendingPods) -> Task | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from capcard_sched.framework.api.node_view import Diagnosis
 from capcard_sched.framework.explain.capacity import NodeCard, held_on, holders, workload_name
-from capcard_sched.framework.explain.device_causes import CANNOT_ALLOCATE, devices_of
+from capcard_sched.framework.explain.device_causes import CANNOT_ALLOCATE, allocated_claims, devices_of
 from capcard_sched.framework.explain.label_causes import (
     NO_AFFINE_POD,
     absent_demands,
@@ -21,7 +21,7 @@ from capcard_sched.framework.explain.label_causes import (
     spread_cause,
     spread_text,
 )
-from capcard_sched.framework.explain.sentences import plain
+from capcard_sched.framework.explain.sentences import form, plain
 from capcard_sched.framework.explain.volume_causes import attach_limits, bound_volumes, open_claims
 from capcard_sched.model.annotations import NODE_VGPU_REGISTER, NODEGROUP_NAME, PREEMPTABLE, REVOCABLE_ZONE
 from capcard_sched.model.diagnosis import MOST_LISTED, NearestNode, RejectedNodes
@@ -76,11 +76,13 @@ _SHARED: Final = {
     "exclusive rule": "the shared cards of {on} have a pod that the same rule of GPUExclusiveRules selects",
     "mig slice": "the shared cards of {on} have no free MIG slice",
 }
+_SELECTOR: Final = "node(s) didn't match Pod's node affinity/selector"
 #: Filter reason to its sentence about some nodes: `{on}` are these nodes, `{has}` and `{does}` the verbs.
 _TEXTS: Final = {
     "node(s) pod number exceeded": "{on} {has} the maximum number of pods{most}",
     f"{INSUFFICIENT}{PODS}": "{on} {has} the maximum number of pods{most}",
-    "node(s) didn't match Pod's node affinity/selector": "{on} {does} not match {demands}{absent}",
+    _SELECTOR: "{on} {does} not match {demands}{absent}",
+    "resourceclaim not available on the node": "{allocated}, not on {on}",
     NO_AFFINE_POD: "pod affinity: no pod that it selects is in the topology of {on}{affine}",
     "node(s) didn't match pod anti-affinity rules": "pod anti-affinity excludes {on}",
     "node(s) didn't satisfy existing pods anti-affinity rules": "anti-affinity of pods on {on} excludes it",
@@ -228,7 +230,8 @@ def rejection_of(session: Session, engine: PlacementEngine, task: Task) -> PodRe
                 + _details(details, plugin, nodes[rows[0]].name if len(rows) == 1 else ""),
             )
         )
-    found.sort(key=lambda row: (not row.decides, -len(row.names), -row.nodes, row.reason))
+    # Nodes that the pod does not select are the cause only where it selects no others.
+    found.sort(key=lambda row: (not row.decides, row.reason == _SELECTOR, -len(row.names), -row.nodes, row.reason))
     return PodRejection(tuple(found), details, text, is_apart)
 
 
@@ -342,6 +345,7 @@ class _Description:
             "does": lambda: "does" if one else "do",
             "demands": lambda: demands(cls, nodes),
             "absent": lambda: absent_demands(snapshot, cls),
+            "allocated": lambda: allocated_claims(snapshot, self._task) or "a ResourceClaim of the pod is allocated",
             "affine": lambda: affinity_cause(snapshot, self._task),
             "spread": lambda: spread_text(snapshot, cls),
             "skew": lambda: f"{detail}{spread_cause(snapshot, cls)}",
@@ -442,10 +446,12 @@ class _Description:
         found = []
         for node in nodes:
             condition = untolerated_taint(conditions_of(node.taints), self._cls.tolerations)
-            taint = condition or untolerated_taint(node.taints, self._cls.tolerations)
-            text = taint.text if taint is not None else ""
-            found.append(f"{node.name} is {condition_word(text)}" if condition else f"{node.name} has taint {text}")
-        tolerated = ", which the pods do not tolerate" if any(" has taint " in text for text in found) else ""
+            if condition is not None:
+                found.append(f"{node.name} is {condition_word(condition.text)}")
+                continue
+            taints = [one.text for one in node.taints if untolerated_taint((one,), self._cls.tolerations) is not None]
+            found.append(f"{node.name} has {form(len(taints), 'taint', 'taints')} {' and '.join(taints)}")
+        tolerated = ", which the pods do not tolerate" if any(" has taint" in text for text in found) else ""
         return brief(found) + tolerated
 
 

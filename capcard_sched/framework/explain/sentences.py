@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Similarity above which a name is suggested.
 _CLOSE: Final = 0.6
+#: Letters of the shortest name that a longer one contains as a word.
+_SHORTEST: Final = 3
 _BRACKETS = re.compile(r"<([^<>]*)>")
 #: The plugin of kube-scheduler that checks a pod before its nodes.
 _PRE_PREDICATE = re.compile(r"plugin \w+ pre-predicates failed ")
@@ -60,6 +62,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """The most similar known name, regardless of case; "" when none is similar."""
     folded = {other.casefold(): other for other in known}
     longer = [other for other in folded if name.casefold() in other.split("-", 1)[-1:]]
+    if not longer and len(name) >= _SHORTEST:  # `A100` of `NVIDIA-A100-80GB`
+        longer = [other for other in folded if f"-{name.casefold()}-" in other]
     if len(longer) == 1:  # `H200` of `NVIDIA-H200`
         return folded[longer[0]]
     close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=_CLOSE)

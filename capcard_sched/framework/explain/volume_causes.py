@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def unbound_claims(storage: Storage, task: Task) -> str:
     """`PersistentVolumeClaim data is not bound: StorageClass fast does not exist`; "" if no claim is the cause."""
     missing = [
-        f"PersistentVolumeClaim {escaped(name)} does not exist"
+        f"PersistentVolumeClaim {escaped(name)} does not exist{_similar(storage, task.namespace, name)}"
         for name in task.cls.volumes
         if f"{task.namespace}/{name}" not in storage.claims and name not in task.cls.own_volumes
     ]
@@ -32,6 +32,13 @@ def unbound_claims(storage: Storage, task: Task) -> str:
         if claim.lost
     ]
     return "; ".join((*missing, *lost, *unbound))
+
+
+def _similar(storage: Storage, namespace: str, name: str) -> str:
+    """`; did you mean data?`: the claim of a namespace that a name misspells; "" for none."""
+    known = [claim.name for key, claim in storage.claims.items() if key.startswith(f"{namespace}/")]
+    close = nearest(name, known)
+    return f"; did you mean {escaped(close)}?" if close else ""
 
 
 def awaits_volumes(storage: Storage, task: Task) -> bool:

@@ -125,7 +125,7 @@ def explain(
     """
     other = diagnose_unscheduled(core.snapshot(), objects, subject.job, subject.object, now)
     if other is not None:
-        problems = problems_of(core.snapshot(), objects, subject.job, subject.object)
+        problems = _without_summary(problems_of(core.snapshot(), objects, subject.job, subject.object), other.summary)
         fixes = _without_search(other, "sessions do not attempt the job") if fix else None
         return msgspec.structs.replace(other, problems=problems, fixes=fixes)
     assert subject.job is not None
@@ -288,9 +288,15 @@ def problems_of(
 
 
 def _without_summary(problems: Sequence[ObjectProblem], summary: str) -> tuple[ObjectProblem, ...]:
-    """Problems without the part of their text that is the cause: `queue q has no card quota: its pods get no card`."""
+    """Problems without the part of their text that is the cause: `queue q has no card quota: its pods get no card`.
+
+    A plugin of a Job that the controller does not know is the cause itself.
+    """
     found = []
     for problem in problems:
+        field, _, plugin = problem.field.rpartition(".")
+        if field == "spec.plugins" and f"unknown plugin {plugin!r}" in summary:
+            continue
         first, _, rest = problem.message.partition(": ")
         is_repeated = rest and " " in first and first in summary and not first.startswith("not ")
         found.append(msgspec.structs.replace(problem, message=rest) if is_repeated else problem)

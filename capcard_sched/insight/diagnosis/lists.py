@@ -113,6 +113,8 @@ def _subgroups(groups: SubGroups) -> list[Json]:
 def _waited(job: Job, session: Session, objects: ObjectView, now: float) -> int | None:
     """Seconds until the minimum of a job was scheduled, or until now for one that waits; None when unknown."""
     least = job.min_available
+    if job.tasks and job.counts[TaskStatus.RELEASING] == len(job.tasks):
+        return None
     if scheduled_pods(job, session) < least or job.pending or job.gated or not job.tasks:
         return None if job.phase is PodGroupPhase.COMPLETED else int(max(0.0, now - waiting_since(job, session)))
     moments = sorted(filter(None, (objects.scheduled_at(task.namespace, task.name) for task in job.tasks.values())))

@@ -11,12 +11,13 @@ import msgspec
 
 from capcard_sched.controllers.objects import annotations_of, controller_of, is_owned, job_phase, spec
 from capcard_sched.framework.explain.limit_causes import INCOMPLETE
-from capcard_sched.framework.explain.sentences import plain
+from capcard_sched.framework.explain.sentences import capital, plain
 from capcard_sched.insight.sources.object_view import CONTROLLER_FAILURES
 from capcard_sched.model.diagnosis import JobDiagnosis, PendingPods
 from capcard_sched.model.kinds import BATCH_JOB, kind_of
 from capcard_sched.model.pod_facts import group_of
 from capcard_sched.model.quoting import brief, command, escaped, plural
+from capcard_sched.model.reasons import AUTOMATIC_GROUP_MISSING, POD_GANG_PENDING
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.timestamps import parse_time
 from capcard_sched.model.unsupported import gates_text
@@ -82,7 +83,7 @@ def _diagnose(snapshot: CoreSnapshot, objects: ObjectView, job: Job | None, obj:
             summary = f"The pods of {kind} {meta['name']} are never bound: {reasons[0]}"
             return _diagnosis(obj, job, "Unsupported", summary, *reasons[1:])
     if job is not None:
-        return None
+        return _awaiting_group(objects, job, obj)
     if is_vcjob:
         failures = [
             event
@@ -106,6 +107,23 @@ def _diagnose(snapshot: CoreSnapshot, objects: ObjectView, job: Job | None, obj:
     if replicas == 0:
         return _diagnosis(obj, None, "NoPods", f"{kind} {meta['name']} has 0 replicas")
     return _diagnosis(obj, None, "NoPods", f"{kind} {meta['name']} has no pods: its controller has not created any")
+
+
+def _awaiting_group(objects: ObjectView, job: Job, obj: Json) -> JobDiagnosis | None:
+    """The diagnosis of pods without a PodGroup, for which the scheduler waits (--wait-for-podgroups); None for others.
+
+    The condition of a pod is the only trace of the flag in the cluster.
+    """
+    if not (job.implicit and job.tasks):
+        return None
+    tasks = sorted(job.tasks.values(), key=lambda task: task.name)  # the session of a diagnosis may have placed them
+    pod = objects.get("Pod", tasks[0].namespace, tasks[0].name) or {}
+    reason, text = ("", "") if spec(pod).get("nodeName") else _last(pod, {"PodScheduled"})
+    if reason != POD_GANG_PENDING.code or not text.startswith(AUTOMATIC_GROUP_MISSING.text.partition("{")[0]):
+        return None
+    found = _diagnosis(obj, job, "NotProcessed", capital(plain(text)), _CONTROLLER)
+    pending = (PendingPods(names=tuple(task.name for task in tasks), outcome="untried", message=text),)
+    return msgspec.structs.replace(found, pods=len(job.tasks), pending=pending)
 
 
 def replicas_below_minimum(job: Job, owner: Json | None) -> str:

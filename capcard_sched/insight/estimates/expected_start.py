@@ -41,7 +41,7 @@ from capcard_sched.insight.sources.changes import free_quota
 from capcard_sched.insight.trials.attempt import NEVER_WITH_NODES
 from capcard_sched.insight.trials.forked_copy import ForkedCopyError, in_copy
 from capcard_sched.model.annotations import SIMULATION_DURATION
-from capcard_sched.model.diagnosis import NEEDS_CHANGE, AwaitedEnd, ExpectedStart, no_start
+from capcard_sched.model.diagnosis import NEEDS_CHANGE, STAGES, AwaitedEnd, ExpectedStart, no_start
 from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.kube_groups import job_name
 from capcard_sched.model.namespace_queues import queue_id, queue_ref
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.action import SessionProgress
     from capcard_sched.insight.estimates.durations import JobRun
     from capcard_sched.model.deltas import Delta
-    from capcard_sched.model.diagnosis import JobDiagnosis
+    from capcard_sched.model.diagnosis import JobDiagnosis, Stage
     from capcard_sched.model.ownership import Owner
 
 _PERCENTILES: Final = (0.1, 0.5, 0.9)
@@ -76,6 +76,7 @@ _MOST_NAMES: Final = 3
 _LEFT_OUT: Final = frozenset({EVENT, CRON_JOB})
 _WORKLOADS: Final = frozenset({POD, POD_GROUP, JOB, DEPLOYMENT, REPLICA_SET, STATEFUL_SET, DAEMON_SET})
 _ORIGIN: Final = Origin("state", 1)
+_NOT_ALONE: Final = "never: with every other job ended it does not start"
 _NOT_BY_ENDS: Final = "the end of other jobs does not start it"
 #: State of a queue in which no job of it starts, to the expected start.
 _WITHOUT_STARTS: Final = {
@@ -83,6 +84,13 @@ _WITHOUT_STARTS: Final = {
     "Closing": "never, unless the queue is opened",
     "missing": "unknown until the queue exists",
 }
+
+
+def reason_of_stage(stage: Stage, summary: str) -> str:
+    """Why no end of other jobs starts a job of a stage, with the first sentence of its diagnosis; "" if one may."""
+    if stage == "CannotStart" or summary.endswith(NEVER_WITH_NODES):
+        return _NOT_ALONE
+    return STAGES[stage] if stage in NEEDS_CHANGE or summary.startswith(AWAITS_NODES) else ""
 
 
 class KnownState(NamedTuple):
@@ -224,12 +232,12 @@ class Forecast:
         """The expected start of the job of a diagnosis, which waits; None when a pod of it started meanwhile."""
         if found.stage == "CannotStart":
             return self._unknown(f"never: {found.summary.removeprefix(f'{NEVER}: ')}")
-        if found.stage in NEEDS_CHANGE or found.summary.startswith(AWAITS_NODES):
-            return self._unknown(found.stage_text)
-        if found.queue is not None and found.queue.state in _WITHOUT_STARTS:
+        if found.queue is not None and found.queue.state in _WITHOUT_STARTS and found.stage not in NEEDS_CHANGE:
             return self._unknown(_WITHOUT_STARTS[found.queue.state])
         if not found.starts_alone:
             return self._unknown(f"never: {lower(found.summary.removesuffix(NEVER_WITH_NODES))}")
+        if reason := reason_of_stage(found.stage, found.summary):
+            return self._unknown(reason)
         key = self.key_of(found.namespace, found.workload, found.pod_group)
         if key not in self._jobs:
             return self._unknown("its pods do not exist yet, and the Job that they are made from is not known")
@@ -270,11 +278,18 @@ class Forecast:
         if state in _WITHOUT_STARTS:
             return _WITHOUT_STARTS[state]
         if not self._starts_alone(job):
-            return "never: with every other job ended it does not start"
+            return STAGES["Incomplete"] if self._lacks_members(job) else _NOT_ALONE
         head = self._jobs.get(first)
         if head is not None and not self._starts_alone(head):
             return f"never, unless {self._name(head.key)}, the first job of its FIFO queue, changes or is deleted"
         return ""
+
+    def _lacks_members(self, job: UnfinishedJob) -> bool:
+        """Whether pods of the gang are missing: those that its controller creates may start it."""
+        found = self._scheduler.core.snapshot().state.jobs.get(job.key)
+        if found is None or not found.tasks:
+            return False
+        return found.valid_tasks < found.min_available or not found.roles_valid()
 
     def _starts_alone(self, job: UnfinishedJob) -> bool:
         """Whether the job starts with every other job ended. In a copy of the process."""

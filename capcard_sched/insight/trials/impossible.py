@@ -16,6 +16,7 @@ from capcard_sched.model.annotations import CARD_NAME, CARD_QUOTA, GPU_REPLICAS,
 from capcard_sched.model.card_labels import MPS_RESOURCE, WHOLE_NVIDIA
 from capcard_sched.model.cards import CardSyntaxError, parse_card_name, parse_card_quota
 from capcard_sched.model.kinds import kind_of
+from capcard_sched.model.refusal import ExceededLimit
 from capcard_sched.simulation.cluster import SimulatedCluster
 from capcard_sched.simulation.kinds import NODE, is_namespaced
 from capcard_sched.simulation.run import SimulationOptions
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
     from capcard_sched.controllers.objects import JsonObject
     from capcard_sched.framework.conf.registry import Registry
     from capcard_sched.framework.conf.scheduler_conf import Conf
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.deltas import Delta
-    from capcard_sched.model.refusal import ExceededLimit
+    from capcard_sched.model.job import Job
     from capcard_sched.simulation.scenario import Scenario
     from capcard_sched.simulation.store import Store
     from capcard_sched.validation.hint_checks import QuotaPlugins
@@ -49,6 +51,8 @@ class ImpossibleWorkload(NamedTuple):
     exceeded: ExceededLimit
     #: Whether the limit is that of a card, and its queue has no card quota.
     has_no_quota: bool
+    #: The ResourceQuota that has the limit; "" for a queue and for the nodes.
+    resource_quota: str = ""
 
 
 class AdmittedWorkloads:
@@ -88,6 +92,12 @@ class AdmittedWorkloads:
                 if exceeded is not None and group is not None:
                     has_no_quota = lacks_card_quota(exceeded, session.queues, conf.quota_plugins)
                     found[key] = ImpossibleWorkload(*self._owner(group), job.queue, exceeded, has_no_quota)
+                elif group is not None and session.is_pending_phase(job):
+                    limited = _by_resource_quota(session, job)
+                    if limited is not None:
+                        found[key] = ImpossibleWorkload(
+                            *self._owner(group), job.queue, limited[0], has_no_quota=False, resource_quota=limited[1]
+                        )
         return [found[key] for key in sorted(found)]
 
     def _owner(self, obj: JsonObject) -> tuple[str, str, str]:
@@ -99,6 +109,15 @@ class AdmittedWorkloads:
             if owner is None or owner is obj:
                 return kind, namespace, name
             obj, kind, name = owner, kind_of(owner), key_of(owner)[1]
+
+
+def _by_resource_quota(session: Session, job: Job) -> tuple[ExceededLimit, str] | None:
+    """The amount and the ResourceQuota that the minimum of a job exceeds, whatever is used; None within all."""
+    _, refusal = session.job_enqueueable(job)
+    if refusal is None or refusal.limiter is None or refusal.limiter.kind != "ResourceQuota":
+        return None
+    figures = [one for one in (refusal.figures, *refusal.alternatives) if one is not None and one.requested > one.limit]
+    return (ExceededLimit(figures[0], ""), refusal.limiter.name) if figures else None
 
 
 def _nodes_of_cards(entries: Sequence[Entry], plugins: QuotaPlugins | None) -> Iterator[Entry]:

@@ -171,7 +171,16 @@ def figures_of(core: Core, target: str = "") -> StateFigures:
         for resource, amount in {**state.columns.amounts(queue.allocated), **claimed}.items():
             if resource != PODS:
                 usage[name, resource] = in_units(resource, amount)
+    resources = {
+        card: resource
+        for node in state.nodes.by_name.values()
+        for card, (_, resource) in state.cards_of(node).items()
+        if card != resource
+    }
     for name, uses in card_uses(core.snapshot()).items():
         for use in uses:
             usage[name, use.card] = use.allocated
+            device = name, resources.get(use.card, "")
+            if device in usage:  # what no card counts is left
+                usage[device] = max(0.0, usage[device] - use.allocated)
     return StateFigures(jobs, usage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.controllers.objects import annotations_of
@@ -18,7 +19,7 @@ from capcard_sched.model.job import offered_amounts
 from capcard_sched.model.quoting import brief, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from capcard_sched.insight.fixes.scene import Scene
     from capcard_sched.insight.fixes.situation import Situation
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.task_class import TaskClass
 
 _MOST_CARDS: Final = 3
+_NUMBERS: Final = re.compile(r"\d+")
 
 
 class AcceptCardFix(FixKind):
@@ -65,6 +67,10 @@ class AcceptCardFix(FixKind):
             free = {card: free[card] for card, pods in places.items() if pods}
         ordered = sorted(free, key=lambda card: (card not in close, not usable.get(card), -free[card], card))
         kept = [name for name in own.names if name in own.alternatives]
+        if not kept and (meant := "|".join(name for name in dict.fromkeys(close) if _is_model(name, own.names))):
+            # A card of another name is not meant.
+            yield (ProposedChange("AcceptCard", situation.target, meant, replaces=named),)
+            return
         for card in ordered[:_MOST_CARDS]:
             yield (ProposedChange("AcceptCard", situation.target, "|".join([*kept, card]), replaces=named),)
 
@@ -95,6 +101,12 @@ class AcceptCardFix(FixKind):
             name = f"{name}, {form(len(changed), 'task', 'tasks')} {brief(changed)},"
         instead = "" if not before or set(before.split("|")) & set(after.split("|")) else f" instead of {before}"
         return f"{name} {verb} {after}{instead}"
+
+
+def _is_model(card: str, names: Sequence[str]) -> bool:
+    """Whether one of some names is that of the model of a card: `H200` of `NVIDIA-H200`, but not `H100`."""
+    numbers = set(_NUMBERS.findall(card))
+    return any(numbers.issuperset(found) for name in names if (found := _NUMBERS.findall(name)))
 
 
 def cards_named(annotations: Mapping[str, str]) -> str:

@@ -33,6 +33,7 @@ _CLOSE: Final = 0.9
 
 #: What may follow the number of a quota: a unit, the word for cards, and zeros behind the point.
 _WITHOUT_UNIT: Final = re.compile(r"(?<=\d)(\.0+)?( ?([KMG]i?|cards?|gpus?|x))?$", re.IGNORECASE)
+_FRACTION: Final = re.compile(r"(\d+)\.\d+")
 
 
 class RepairQueueFix(FixKind):
@@ -91,7 +92,7 @@ def repaired_quota(queue: Json, cards: Collection[str]) -> dict[str, int] | None
     found = _quota(queue)
     repaired: dict[str, int] = {}
     for card, amount in (found or {}).items():
-        number = None if isinstance(amount, bool) else whole_number(_WITHOUT_UNIT.sub("", str(amount).strip()))
+        number = None if isinstance(amount, bool) else whole_number(_whole(str(amount).strip()))
         if number is not None:
             repaired[_meant(card, found or {}, cards)] = number
     try:
@@ -99,6 +100,12 @@ def repaired_quota(queue: Json, cards: Collection[str]) -> dict[str, int] | None
     except (ValueError, RecursionError):
         is_correct = False
     return None if is_correct else repaired
+
+
+def _whole(amount: str) -> str:
+    """An amount without its unit; the cards that `8.5` covers."""
+    fraction = _FRACTION.fullmatch(amount)
+    return fraction[1] if fraction is not None else _WITHOUT_UNIT.sub("", amount)
 
 
 def _quota(queue: Json) -> dict[str, object] | None:
