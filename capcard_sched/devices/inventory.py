@@ -181,10 +181,10 @@ class DeviceInventory:
             self._known_reads = stamp, frozenset(self._attributes & reads)
         return self._known_reads[1]
 
-    def name_cards(self, rules: Mapping[str, CardDevice]) -> None:
-        """Names the devices of some drivers by these rules. O(devices) if they are others than before."""
+    def name_cards(self, rules: Mapping[str, CardDevice]) -> bool:
+        """Names the devices of some drivers by these rules; false for those of before. O(devices) for others."""
         if rules == self.cards:
-            return
+            return False
         self.cards.clear()
         self.cards.update(rules)
         for each in self.slices.values():
@@ -192,6 +192,7 @@ class DeviceInventory:
                 device.content.name = None
         self._forget_contents()  # those of devices that are gone keep their name
         self.changes.note(*self._by_pool)
+        return True
 
     # --- objects ----------------------------------------------------------------------------------------------------
 

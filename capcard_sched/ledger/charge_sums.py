@@ -49,6 +49,7 @@ def held_cards(since: int, until: int, columns: Iterable[str]) -> Select[Any]:
     """Card-time of a period by `columns`, and what was held at its end, both moments in milliseconds.
 
     `used` is in millionths of a card-second; `thousandths` and `pods` are those that lasted at `until`.
+    `whole_pods` counts a pod with several cards once, in the row of its first card.
     """
     charge = schema.CHARGE
     began, ended = _cut(since, until)
@@ -58,6 +59,7 @@ def held_cards(since: int, until: int, columns: Iterable[str]) -> Select[Any]:
         _sum((ended - began) * charge.c.thousandths).label("used"),
         _sum(case((lasted, charge.c.thousandths), else_=0)).label("thousandths"),
         _sum(case((lasted, 1), else_=0)).label("pods"),
+        _sum(case((and_(lasted, charge.c.part == 0), 1), else_=0)).label("whole_pods"),
     )
     return select(*keys, *sums).where(schema.lasting(charge, since, until + 1)).group_by(*keys)
 

@@ -31,6 +31,8 @@ class HeldSum(NamedTuple):
     #: Those that lasted at the moment.
     thousandths: int
     pods: int
+    #: Without those of which the pod has more of another card.
+    whole_pods: int
 
 
 class JobCount(NamedTuple):

@@ -74,12 +74,14 @@ def load_scenario(
     stdin: Any = None,
     existing_queues: Iterable[str] = (),
     documents: Iterable[ManifestDocument] = (),
+    *,
+    served: bool = False,
 ) -> Scenario:
     """Read and check everything: `documents`, then files. `existing_queues` are created by the simulator.
 
-    Raises InputError.
+    `served`: of a cluster, whose API server has checked its devices and claims. Raises InputError.
     """
-    scenario, problems = read_scenario(paths, stdin, existing_queues, documents)
+    scenario, problems = read_scenario(paths, stdin, existing_queues, documents, served=served)
     if problems:
         raise InputError(problems)
     return scenario
@@ -90,9 +92,11 @@ def read_scenario(
     stdin: Any = None,
     existing_queues: Iterable[str] = (),
     documents: Iterable[ManifestDocument] = (),
+    *,
+    served: bool = False,
 ) -> tuple[Scenario, list[InputProblem]]:
     """As `load_scenario`; returns the valid objects and operations, and the problems of the others."""
-    loader = _ScenarioReader()
+    loader = _ScenarioReader(served)
     found, unreadable = [*documents], []
     try:
         for document in read_manifests(paths, stdin) if paths else ():
@@ -116,7 +120,8 @@ def read_scenario(
 
 
 class _ScenarioReader:
-    def __init__(self) -> None:
+    def __init__(self, is_served: bool) -> None:
+        self._is_served = is_served
         self.entries: list[Entry] = []
         self.operations: list[Operation] = []
         self.problems: list[InputProblem] = []
@@ -173,7 +178,8 @@ class _ScenarioReader:
         if kind is None:
             return None
         problems = list(check_name(obj, is_namespaced(kind)))
-        problems = problems or list(check_object(kind, obj))
+        if not (self._is_served and group_of(obj["apiVersion"]) == group_of(RESOURCE_API)):
+            problems = problems or list(check_object(kind, obj))
         self._report(origin, obj, problems)
         if not problems and is_native(obj):
             self._check_annotations(origin, obj)

@@ -307,7 +307,8 @@ class Accounting:
         """`move` of a task that stays on its node and begins to leave, or stays after all: few sums change."""
         job, node, before, request = task.job, task.node, task.status, task.cls.request
         leaves = status is RELEASING
-        if job is None or node is None or task.cls.unoffered or {before, status} - _STAYING != {RELEASING}:
+        few = before is not status and {before, status} - _STAYING == {RELEASING}
+        if job is None or node is None or task.cls.unoffered or not few:
             self.move(task, status, node)
             return
         for tasks in (job.tasks, node.tasks):  # it becomes the last one, as by `move`

@@ -257,6 +257,7 @@ class ClusterState:
         self.nodes.sort_rows()
         self._tables.volumes.release_unused(self.tasks)
         self._tables.devices.release_unused(self.tasks)
+        self._tables.devices.note_faults()
         self._tables.devices.touch_nodes(self.nodes)
         self.back_resources()
         changed = self.changes.drain()
@@ -348,7 +349,7 @@ class ClusterState:
     @card_labels.setter
     def card_labels(self, labels: CardLabels) -> None:
         self._card_labels = labels.without(self.shares)
-        self.devices.name_cards(labels.drivers)
+        self._tables.devices.name_cards(labels.drivers)
 
     def cards_of(self, node: Node) -> dict[str, tuple[int, str]]:
         """Card of a node to (thousandths, resource name), sorted by card. O(labels + resources)."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.devices.claims import Claim
     from capcard_sched.devices.pool_changes import PoolId
+    from capcard_sched.model.card_devices import CardDevice
     from capcard_sched.model.job import Task
     from capcard_sched.state.changes import Changes
     from capcard_sched.state.columns import NodeTable
@@ -50,6 +51,8 @@ class DeviceTable:
         self._changes = changes
         self._invalid = invalid
         self._slice_uids: dict[str, str] = {}
+        #: Pools whose slices changed since the last `note_faults`.
+        self._unchecked: set[PoolId] = set()
         self._specs = SharedSpecs()
         #: Pools with devices that claims took or freed since the last session opened.
         self._changed_pools: set[PoolId] = set()
@@ -74,8 +77,7 @@ class DeviceTable:
         made = self.inventory.apply_slice(obj)
         self._slice_uids[name] = obj.metadata.uid
         pools = {made.pool} if known is None else {made.pool, known.pool}
-        for pool in sorted(pools):
-            self._note_faults(pool)
+        self._unchecked |= pools
         self._changes.devices.add(f"ResourceSlice {name}")
 
     def _drop_slice(self, name: str) -> None:
@@ -84,8 +86,19 @@ class DeviceTable:
         self.inventory.drop_slice(name)
         self._slice_uids.pop(name, None)
         if known is not None:
-            self._note_faults(known.pool)
+            self._unchecked.add(known.pool)
         self._changes.devices.add(f"ResourceSlice {name}")
+
+    def name_cards(self, rules: Mapping[str, CardDevice]) -> None:
+        """As of the inventory, with the faults of devices under these rules."""
+        if self.inventory.name_cards(rules):
+            self._unchecked.update(each.pool for each in self.inventory.slices.values())
+
+    def note_faults(self) -> None:
+        """Notes the faults of the pools whose slices changed since the last call. O(devices of these pools)."""
+        for pool in sorted(self._unchecked):
+            self._note_faults(pool)
+        self._unchecked.clear()
 
     def _note_faults(self, pool: PoolId) -> None:
         """The first fault of each slice of a pool. O(devices of the pool)."""

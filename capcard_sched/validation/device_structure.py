@@ -6,6 +6,8 @@ Where versions of Kubernetes differ, the largest accepted number counts.
 from __future__ import annotations
 
 import re
+from fractions import Fraction
+from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
 from capcard_sched.model.decode_errors import field_path
@@ -118,7 +120,7 @@ def _named(found: Any, most: int, field: str, key: str = "name") -> Iterator[Fin
 def _driver(name: Any, field: str) -> Iterator[Finding]:
     if not name or not isinstance(name, str):
         yield from _error(field, "is required: the name of a driver, such as gpu.nvidia.com")
-    elif len(name) > _MOST_DRIVER or not is_subdomain(name):
+    elif len(name) > _MOST_DRIVER or not is_subdomain(name.lower()):
         form = SUBDOMAIN_FORM.replace("253", str(_MOST_DRIVER))
         yield from _error(field, f"{shown(name)} is not the name of a driver: use {form}")
 
@@ -129,9 +131,9 @@ def _qualified(name: str, field: str, *, has_domain: bool = False) -> Iterator[F
     domain, own = (parts[0], parts[1]) if len(parts) == 2 else ("", parts[0])
     is_valid = len(own) <= _MOST_ID and _ID.fullmatch(own) is not None
     if len(parts) == 2:
-        is_valid = is_valid and len(domain) <= _MOST_DOMAIN and is_subdomain(domain)
+        is_valid = is_valid and len(domain) <= _MOST_DOMAIN and is_subdomain(domain if has_domain else domain.lower())
     elif len(parts) > 2 or has_domain:
-        is_valid = not has_domain
+        is_valid = len(parts) > 2
     if not is_valid:
         form = f"DOMAIN/NAME with at most {_MOST_ID} letters, digits and _ in NAME, such as gpu.nvidia.com/productName"
         bare = "" if has_domain else "NAME or "
@@ -270,8 +272,14 @@ def _range(capacity: Json, default: Any, limits: Json, field: str) -> Iterator[F
         return
     if step <= 0 or least + step > total:
         yield from _error(f"{field}.validRange.step", "must be above 0, and min with one step at most the capacity")
-    elif (parse_quantity(default) - least) % step or (limits.get("max") is not None and (most - least) % step):
+    elif (_rounded(default, least, step) - least) % step or (limits.get("max") is not None and (most - least) % step):
         yield from _error(f"{field}.validRange.step", "max and default must be min and a multiple of the step")
+
+
+def _rounded(default: Any, least: Fraction, step: Fraction) -> Fraction:
+    """A default amount, rounded up where minimum and step are whole: an API server compares it so."""
+    amount = parse_quantity(default)
+    return Fraction(ceil(amount)) if least.denominator == step.denominator == 1 else amount
 
 
 def _taint(taint: Json, field: str) -> Iterator[Finding]:
@@ -347,9 +355,8 @@ def _claim(devices: Json, field: str) -> Iterator[Finding]:
     for place, constraint in _entries(constraints, _MOST, f"{field}.constraints"):
         yield from _references(constraint.get("requests"), f"{place}.requests", requests)
         given = [key for key in ("matchAttribute", "distinctAttribute") if constraint.get(key)]
-        if len(given) != 1:
-            both = "has matchAttribute and distinctAttribute" if given else "has no attribute"
-            yield from _error(place, f"{both}: accepted is one of matchAttribute and distinctAttribute")
+        if not given:
+            yield from _error(place, "matchAttribute or distinctAttribute is required")
         for key in given:
             yield from _qualified(constraint[key], f"{place}.{key}", has_domain=True)
     yield from _configs(devices.get("config"), f"{field}.config", requests)
@@ -375,9 +382,9 @@ def _exact(request: Json, place: str) -> Iterator[Finding]:
         yield from _error(f"{place}.deviceClassName", f"{shown(name)} is not a valid name: use {SUBDOMAIN_FORM}")
     if mode not in (None, "", EXACT_COUNT, ALL):
         yield from _error(f"{place}.allocationMode", f"expected one of {EXACT_COUNT}, {ALL}, got {shown(mode)}")
-    elif count is not None and mode == ALL:
+    elif count and mode == ALL:
         yield from _error(f"{place}.count", f"is accepted only with allocationMode: {EXACT_COUNT}")
-    elif count is not None and count < 1:
+    elif count is not None and count < 1 and mode != ALL:
         yield from _error(f"{place}.count", f"must be at least 1, got {count}")
     yield from _selectors(request.get("selectors"), f"{place}.selectors")
     yield from _too_many(request.get("tolerations") or (), _MOST_TOLERATIONS, f"{place}.tolerations")

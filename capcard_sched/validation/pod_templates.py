@@ -86,13 +86,13 @@ def _check_spec(spec: Json, field: str, further: Iterable[str]) -> Iterator[Find
 
 def check_pod_claims(spec: Json, field: str) -> Iterator[Finding]:
     """Errors about ResourceClaims without one source or with a name of another, and about those that are not there."""
-    names: list[str] = []
+    names: dict[str, None] = {}
     for place, claim in _each(spec.get("resourceClaims"), f"{field}.resourceClaims"):
         name = str(claim.get("name"))
         yield from check_label(claim.get("name"), f"{place}.name")
         if name in names:
             yield Finding("error", f"{place}.name", f"claim {shown(name)} occurs twice", "distinct names")
-        names.append(name)
+        names[name] = None
         sources = [key for key in ("resourceClaimName", "resourceClaimTemplateName") if claim.get(key)]
         if len(sources) != 1:
             message = "has no source" if not sources else "has two sources"

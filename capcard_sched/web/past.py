@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from capcard_sched.ledger.past_state import PastState
+    from capcard_sched.ledger.rows import ChargeRow
     from capcard_sched.ledger.usage_ledger import UsageLedger
     from capcard_sched.model.trials import InsightPart
 
@@ -98,7 +99,7 @@ def _overview(past: PastCluster, _: Mapping[str, str]) -> Overview:
     return Overview(
         moment=past.moment,
         jobs=sum(one.jobs for one in past.state.jobs if past.may_see(one.namespace)),
-        running_pods=sum(one.pods for one in past.state.held if past.may_see(one.namespace)),
+        running_pods=sum(one.whole_pods for one in past.state.held if past.may_see(one.namespace)),
         pending_pods=0,
         cards=_card_sums(past),
         queues=_quota_rows(past),
@@ -297,20 +298,21 @@ def _card_sums(past: PastCluster) -> tuple[CardSum, ...]:
 
 def _evictions(past: PastCluster, queues: Iterable[str] | None = None) -> tuple[EvictionMark, ...]:
     """Evictions in the 24 hours before; `queues`: of these only."""
-    rows = [
-        row for row in past.state.evicted if past.may_see(row.namespace) and (queues is None or row.queue in queues)
-    ]
+    parts_of: dict[tuple[str, int | None], list[ChargeRow]] = {}
+    for row in past.state.evicted:
+        if past.may_see(row.namespace) and (queues is None or row.queue in queues):
+            parts_of.setdefault((row.pod_uid, row.ended), []).append(row)
     return tuple(
         EvictionMark(
             at=((row.ended or 0) - past.state.began) / 1000,
             pod=f"{row.namespace}/{row.pod}",
             queue=row.queue,
             node=row.node,
-            card=row.card,
-            cards=row.thousandths / 1000,
+            card=", ".join(part.card for part in (row, *others)),
+            cards=sum(part.thousandths for part in (row, *others)) / 1000,
             preemptor=preemptor_text(row.preemptor)
             if past.may_see(preemptor_namespace(row.preemptor))
             else HIDDEN_PREEMPTOR,
         )
-        for row in rows
+        for row, *others in parts_of.values()
     )

@@ -229,6 +229,7 @@ class CardDemands:
         if len(self._demands) > self._most_demands:
             used = {task.cls for task in session.snapshot.tasks_by_uid.values()}
             self._forget([cls for cls in self._demands if cls not in used])
+            self._alike.clear()  # the classes in use keep their demands
             self._readers = {key: kept for key, classes in self._readers.items() if (kept := classes & used)}
             self._most_demands = 2 * len(self._demands) + _SPARE
 

@@ -402,7 +402,7 @@ class ClaimVerdicts:
                     column.by_state.clear()
                     column.most.clear()
                     column.solutions.clear()
-                column.following.clear()
+                    column.following.clear()
             self._made += 1
             found = self._numbers[key] = self._made
         return found

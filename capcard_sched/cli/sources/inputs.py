@@ -105,7 +105,9 @@ class Input(ABC):
             raise BadInputError(f"{text}: {READER_HINT}")
         queue = self.source.default_queue if settings is None else settings.default_queue
         try:
-            return load_scenario(files, existing_queues=(ROOT_QUEUE, queue), documents=documents)
+            return load_scenario(
+                files, existing_queues=(ROOT_QUEUE, queue), documents=documents, served=settings is not None
+            )
         except InputError as error:
             raise BadInputError(str(error)) from None
 

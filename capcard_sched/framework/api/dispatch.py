@@ -173,6 +173,18 @@ class Dispatch:
             raise HookFailed(plugin, method, error) from error
         return found
 
+    def first_of(self, method: str, subjects: Sequence[object]) -> list[Any]:
+        """Combine.FIRST for many subjects: a plugin is called for those without a result of an earlier one."""
+        plugin, found, left = "", [None] * len(subjects), list(range(len(subjects)))
+        try:
+            for plugin, call in self._entries[method]:  # noqa: B007 - read by the handler
+                for index in left:
+                    found[index] = call(subjects[index])
+                left = [index for index in left if found[index] is None]
+        except Exception as error:
+            raise HookFailed(plugin, method, error) from error
+        return found
+
     def notify(self, method: str, subject: object) -> None:
         """Combine.NOTIFY: calls every plugin even when one fails; raises the first failure at the end."""
         failed: HookFailed | None = None

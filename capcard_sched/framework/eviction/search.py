@@ -8,6 +8,7 @@ one by one, best bound first, until none of the rest can be cheaper.
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from math import isnan
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -94,15 +95,18 @@ class VictimSearch:
             for row in changed.tolist():
                 free.pop(row, None)
             found = engine.candidates(signature, future=True, among=changed)
-        self._free_serial = table.serial
+        serial, self._free_serial = table.serial, -1  # if a hook fails, all rows are read again
         if found is not None and len(found):
             scores = engine.totals(signature, NodeView(table, found, future=True)) if keeps_scores else found
             free.update(zip(found.tolist(), scores.tolist(), strict=True))
+        self._free_serial = serial
         if not free:
             return -1
         if keeps_scores:
             best = max(free.values())
-            return min([row for row, score in free.items() if score == best])
+            rows = [row for row, score in free.items() if score == best]
+            if rows and not any(map(isnan, free.values())):
+                return min(rows)
         return engine.choose(signature, np.array(sorted(free), dtype=np.intp), future=True)
 
     def next(self, task: Task) -> PreemptionPlan | None:

@@ -103,14 +103,13 @@ class _OpenJobs(dict["Job | None", bool]):
 
 def evict_scope(session: Session, job: Job) -> str:
     """The part of the job that is evicted at once when its minimum is broken: `whole`, `member` or `job`."""
-    return _scope(job, (session.dispatch.first("evict_scope", job),))
+    return _scope(job, session.dispatch.first("evict_scope", job))
 
 
-def _scope(job: Job, results: Iterable[object]) -> str:
-    """`evict_scope` by the results of the plugins, in order."""
-    for result in results:
-        if result is not None:
-            return str(result)
+def _scope(job: Job, result: object) -> str:
+    """`evict_scope` by the first result of a plugin; None without one."""
+    if result is not None:
+        return str(result)
     return "job" if job.annotations.get(EVICT_SCOPE) == "job" else "whole"
 
 
@@ -177,8 +176,8 @@ class VictimIndex:
 
     def scopes_of(self, jobs: Sequence[Job]) -> list[str]:
         """`scope_of` each of some jobs."""
-        by_plugin = self._session.dispatch.keys_of("evict_scope", jobs)
-        found = [_scope(job, results) for job, *results in zip(jobs, *by_plugin, strict=True)]
+        results = self._session.dispatch.first_of("evict_scope", jobs)
+        found = [_scope(job, result) for job, result in zip(jobs, results, strict=True)]
         self._scopes.update(zip([job.key for job in jobs], found, strict=True))
         return found
 

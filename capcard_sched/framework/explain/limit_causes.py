@@ -78,7 +78,10 @@ def _above_limit(data: JobFacts, refusal: Refusal, figures: Figures) -> StageRes
     limit = in_units(resource, figures.limit)
     taken = max(0.0, in_units(resource, figures.total - figures.requested))
     split = _split(resource, taken, in_units(resource, figures.reserved))
-    left = quantity(data.models(resource) if "|" in resource else resource, max(0.0, limit - taken))
+    row = data.limit_row(refusal.queue, resource)
+    # `A|B` is the name of a quota of several cards, or stands for the quotas of the alternatives.
+    is_joint = "|" in resource and row is None
+    left = quantity(data.models(resource) if is_joint else resource, max(0.0, limit - taken))
     needs = f"The PodGroup is not admitted: it needs {quantity(data.models(resource), needed)}"
     facts: list[str] = []
     if refusal.limiter is not None and refusal.limiter.kind == "ResourceQuota":
@@ -95,7 +98,6 @@ def _above_limit(data: JobFacts, refusal: Refusal, figures: Figures) -> StageRes
     owner = data.named_queue(refusal.queue)
     if not data.is_own_limit(refusal, figures):
         return StageResult("NotAdmitted", f"{needs}, and {data.given_by(refusal.queue, figures, refusal)}: {split}")
-    row = data.limit_row(refusal.queue, resource)
     facts += sentences.users(row, display_name(data.job))
     # Admission counts no pods above the minimum of their job; an end of such pods leaves the queue as full.
     reserved = in_units(resource, figures.reserved)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Final
 
 from capcard_sched.framework.explain.sentences import nearest
 from capcard_sched.model.quoting import brief, escaped
@@ -13,13 +14,22 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.storage import Storage, VolumeClaim
 
+#: Claims of a namespace with whose names a misspelt one is compared, and the misspelt ones: tenants write both.
+_MOST_NAMES: Final = 500
+_MOST_MISSING: Final = 3
+
 
 def unbound_claims(storage: Storage, task: Task) -> str:
     """`PersistentVolumeClaim data is not bound: StorageClass fast does not exist`; "" if no claim is the cause."""
-    missing = [
-        f"PersistentVolumeClaim {escaped(name)} does not exist{_similar(storage, task.namespace, name)}"
+    absent = [
+        name
         for name in task.cls.volumes
         if f"{task.namespace}/{name}" not in storage.claims and name not in task.cls.own_volumes
+    ]
+    similar = [_similar(storage, task.namespace, name) for name in absent[:_MOST_MISSING]]
+    missing = [
+        f"PersistentVolumeClaim {escaped(name)} does not exist{meant}"
+        for name, meant in zip_longest(absent, similar, fillvalue="")
     ]
     unbound = [
         f"PersistentVolumeClaim {escaped(claim.name)} is not bound: {_unbound(storage, claim)}"
@@ -37,7 +47,7 @@ def unbound_claims(storage: Storage, task: Task) -> str:
 def _similar(storage: Storage, namespace: str, name: str) -> str:
     """`; did you mean data?`: the claim of a namespace that a name misspells; "" for none."""
     known = [claim.name for key, claim in storage.claims.items() if key.startswith(f"{namespace}/")]
-    close = nearest(name, known)
+    close = nearest(name, known) if len(known) <= _MOST_NAMES else ""
     return f"; did you mean {escaped(close)}?" if close else ""
 
 

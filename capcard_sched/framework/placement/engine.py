@@ -262,7 +262,8 @@ class PlacementEngine:
         if not len(candidates):
             return []
         total = hooks.with_comparing_scores(NodeView(table, candidates), scores)
-        return [hooks.pick(candidates, total)]
+        row = hooks.pick(candidates, total)
+        return [row] if row >= 0 else []
 
     def count_alike(self, queue: Queue, signature: PodSignature, tasks: Sequence[Task]) -> int:
         """How many tasks from the first on have signatures with the `row_key` of this one. Their classes are alike."""

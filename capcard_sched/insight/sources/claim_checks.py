@@ -35,6 +35,7 @@ from capcard_sched.validation.templates import JOB_TEMPLATE, job_of_cron, templa
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from capcard_sched.devices.pool_faults import PoolFault
     from capcard_sched.model.device_objects import DeviceRequest, ExactRequest
 
     Json = dict[str, Any]
@@ -90,6 +91,8 @@ class _Checks:
         self._card_quotas = card_quotas
         #: Driver and name of the pools with a finding.
         self._reported: set[tuple[str, str]] = set()
+        #: By pool, once all objects are added.
+        self._faults: dict[tuple[str, str], list[PoolFault]] = {}
         #: Whether the input has classes, slices, claims or templates.
         self.has_devices = False
 
@@ -130,7 +133,9 @@ class _Checks:
     def _slice(self, decoded: ResourceSliceObject) -> Iterator[Finding]:
         inventory, name = self._table.inventory, decoded.metadata.name
         pool = decoded.spec.driver, decoded.spec.pool.name
-        faults = list(pool_faults(inventory.slices_of(pool)))
+        faults = self._faults.get(pool)
+        if faults is None:
+            faults = self._faults[pool] = list(pool_faults(inventory.slices_of(pool)))
         for fault in faults:
             if fault.slice == name:
                 text = f"{fault.message}; no device of pool {'/'.join(pool)} is allocated"

@@ -467,6 +467,7 @@ def test_contents_of_claims_that_are_gone_are_not_kept(kind: str, monkeypatch: p
     own = (
         (claims, "_MOST_PLANS"), (claim_cards, "_MOST_CONTENTS"), (device_cards, "MOST_SELECTORS"),
         (claim_verdicts, "_MOST_CONTENTS"), (device_content, "_MOST_RESULTS"), (selector_work, "_MOST_CONTENTS"),
+        (cards, "_MOST_ALIKE"),
     )  # fmt: skip
     for module, name in (*own, *SPARES["entries"], *SPARES["sessions"]):
         monkeypatch.setattr(module, name, 8)

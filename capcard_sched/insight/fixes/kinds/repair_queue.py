@@ -93,7 +93,7 @@ def repaired_quota(queue: Json, cards: Collection[str]) -> dict[str, int] | None
     repaired: dict[str, int] = {}
     for card, amount in (found or {}).items():
         number = None if isinstance(amount, bool) else whole_number(_whole(str(amount).strip()))
-        if number is not None:
+        if number is not None and (number or not _FRACTION.fullmatch(str(amount).strip())):
             repaired[_meant(card, found or {}, cards)] = number
     try:
         is_correct = json.dumps(json.loads(notes.get(CARD_QUOTA) or "null")) == json.dumps(repaired)
