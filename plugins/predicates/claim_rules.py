@@ -397,8 +397,8 @@ class ClaimRules:
         return most_by_devices(free, self._planned(claims), claims.cards or (), self._meter(claims))
 
     def further_pods(self, claims: PodClaims) -> Callable[[NodeView], tuple[Vector, Mask]] | None:
-        """As of the hook; None where claims hold devices or differ by node, and where quotas choose among cards."""
-        if claims.held or claims.extended is not None or not claims.open or claims.limits or len(claims.one_of) > 1:
+        """As of the hook; None where allocated claims hold devices besides, or the claims differ by node."""
+        if claims.held or claims.extended is not None or not claims.open:
             return None
         return partial(self._verdicts.further_pods, self._device_search(claims, future=False))
 

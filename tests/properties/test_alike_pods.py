@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Final
 
 import hypothesis.strategies as st
@@ -72,3 +73,13 @@ def test_alike_pods_are_placed_as_one_by_one(conf: str, world: World) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PlacementEngine, "max_alike", _ONE_BY_ONE)
         assert _decisions(conf, world) == found
+
+
+@pytest.mark.parametrize("most", [_ONE_BY_ONE, PlacementEngine.max_alike])
+def test_a_quota_ends_while_pods_choose_among_cards(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PlacementEngine, "max_alike", most)
+    claimants = Claimants(CONFS["cards"], World([(64, [("a", 0), ("a", 0), ("b", 0), ("b", 0)])] * 3, [], [], held=0))
+    claimants.happen(_Event("quota", 0, 2))
+    claimants.add_gang(Gang("q", 1, (2,) * 6, 1))
+    decisions = [each for _ in range(4) for each in claimants.step(1, late=False)[0]]
+    assert Counter(each.annotations["volcano.sh/card.assigned"] for each in decisions) == {"a": 2, "b": 2}

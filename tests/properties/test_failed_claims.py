@@ -21,7 +21,7 @@ _Json = dict[str, Any]
 
 
 def _exactly(kind: str = "", **more: Any) -> _Json:
-    selectors = [{"cel": {"expression": f'device.attributes["d"].kind == "{kind}"'}}] if kind else []
+    selectors = [{"cel": {"expression": f'device.attributes["gpu.nvidia.com"].kind == "{kind}"'}}] if kind else []
     return {"deviceClassName": "c", "selectors": selectors} | more
 
 
@@ -29,8 +29,8 @@ def _request(kind: str = "", **more: Any) -> _Json:
     return {"requests": [{"name": "r", "exactly": _exactly(kind, **more)}]}
 
 
-_FAILING: Final = [{"cel": {"expression": 'device.attributes["d"].rare == "x"'}}]
-_SAME: Final = [{"matchAttribute": "d/numa"}]
+_FAILING: Final = [{"cel": {"expression": 'device.attributes["gpu.nvidia.com"].rare == "x"'}}]
+_SAME: Final = [{"matchAttribute": "gpu.nvidia.com/numa"}]
 #: `spec.devices` of claims: for one device, two, a pair, alternatives, two requests, all devices, a failing selector.
 _WANTED: Final[list[_Json]] = [
     _request("a"),
@@ -151,7 +151,7 @@ class Claimants:
     # --- objects -----------------------------------------------------------------------------------------------------
 
     def device_class(self, kind: str) -> None:
-        text = "true" if not kind else f'device.attributes["d"].kind == "{kind}"'
+        text = "true" if not kind else f'device.attributes["gpu.nvidia.com"].kind == "{kind}"'
         spec = {"selectors": [{"cel": {"expression": text}}]}
         self.h.apply(ObjectChanged(decode({"metadata": {"name": "c"}, "spec": spec}, DeviceClassObject)))
 
@@ -173,7 +173,7 @@ class Claimants:
             for number, (kind, numa) in enumerate(self.devices[name])
         ]
         pool = {"name": name, "generation": self._generation, "resourceSliceCount": 1}
-        spec = {"driver": "d", "nodeName": name, "pool": pool, "devices": devices}
+        spec = {"driver": "gpu.nvidia.com", "nodeName": name, "pool": pool, "devices": devices}
         self.h.apply(ObjectChanged(decode({"metadata": {"name": name}, "spec": spec}, ResourceSliceObject)))
 
     def _queue(self, name: str, devices: int) -> None:
@@ -274,7 +274,9 @@ class Claimants:
         self.claims[name]["status"] = {
             "reservedFor": [{"resource": "pods", "name": uid, "uid": uid} for uid in consumers],
             "allocation": {
-                "devices": {"results": [{"request": "r", "driver": "d", "pool": node, "device": f"g{device}"}]},
+                "devices": {
+                    "results": [{"request": "r", "driver": "gpu.nvidia.com", "pool": node, "device": f"g{device}"}]
+                },
                 "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [here]}]},
             },
         }
