@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from capcard_sched.ledger import schema
+from capcard_sched.ledger.database import LedgerDatabase, put_rows
+from capcard_sched.ledger.rows import ChargeRow
+from capcard_sched.ledger.usage_ledger import open_ledger
+from capcard_sched.simulation.clock import EPOCH
 from capcard_sched.web.past import past_view
 from capcard_sched.web.render import render
 from tests.web.served import Served
@@ -143,3 +149,44 @@ def test_pages_have_a_slider_and_name_what_they_lack(ledger: str) -> None:
         assert "Largest free block" not in page
         assert "every node is ready" not in page
         assert "expected start" not in page
+
+
+def test_a_pod_with_two_cards_is_one_pod_and_one_eviction(tmp_path: Path) -> None:
+    """A pod runs, another one was evicted, each with two cards."""
+    begin = EPOCH * 1000
+    rows = [
+        ChargeRow(
+            *(
+                pod,
+                pod,
+                "team",
+                "j",
+                1,
+                "q",
+                "",
+                "training",
+                card,
+                1000,
+                "n1",
+                begin,
+                ended,
+                "Evicted" if ended else "",
+            ),
+            part=part,
+        )
+        for pod, ended in (("runs", None), ("gone", begin + 5_000))
+        for part, card in enumerate("AB")
+    ]
+    name = str(tmp_path / "ledger.db")
+    with open_ledger(name) as writer:
+        for seconds in (0, 10):
+            writer.start("day", "simulation", EPOCH + seconds)
+            writer.feed(EPOCH + seconds, [])
+            writer.flush()
+    database = LedgerDatabase(name)
+    with database.engine.begin() as connection:
+        put_rows(connection, schema.CHARGE, [msgspec.structs.asdict(row) for row in rows])
+    database.close()
+    found = at_moment(name, "/overview", "00:00:10")
+    assert found["runningPods"] == 1
+    assert [(one["pod"], one["card"], one["cards"]) for one in found["evictions"]] == [("team/gone", "A, B", 2.0)]

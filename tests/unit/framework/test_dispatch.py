@@ -159,6 +159,14 @@ def test_first_is_the_first_result_that_is_not_none() -> None:
     assert _dispatch("may_reclaim", [None]).first("may_reclaim", None) is None
 
 
+def test_the_first_results_of_many_subjects_call_no_later_plugin() -> None:
+    assert _dispatch("evict_scope", ["whole", _BOOM]).first_of("evict_scope", [1, 2]) == ["whole", "whole"]
+    assert _dispatch("evict_scope", [None], ["job"]).first_of("evict_scope", [1, 2]) == ["job", "job"]
+    assert _dispatch("evict_scope", [None, _SILENT]).first_of("evict_scope", [1]) == [None]
+    with pytest.raises(HookFailed):
+        _dispatch("evict_scope", [None, _BOOM]).first_of("evict_scope", [1])
+
+
 @pytest.mark.parametrize(
     "tiers, expected",
     [

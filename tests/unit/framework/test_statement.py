@@ -256,3 +256,14 @@ def test_nothing_is_committed_when_the_pod_annotations_of_a_plugin_fail() -> Non
     assert (session.results.binds, session.results.evictions, session.results.report.bound) == ([], [], [])
     statement.discard()
     assert to_document(h.state) == before
+
+
+def test_a_pod_that_is_evicted_twice_leaves_once() -> None:
+    h, session = _cluster()
+    before = to_document(h.state)
+    statement = Statement(session)
+    for _ in range(2):
+        statement.evict(h.task("running"), "make room")
+        assert recorded(h.state) == rebuilt(h.state)
+    statement.discard()
+    assert to_document(h.state) == before
