@@ -11,9 +11,10 @@ from capcard_sched.cli.lists import Column, Listing, add_list, cell, field
 from capcard_sched.cli.unused_cards import unused_cards
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from capcard_sched.cli.sources.inputs import LoadedCluster
+    from capcard_sched.model.card_labels import CardLabels
     from capcard_sched.reports.shared_cards import SharedCardRow
 
 _Row: TypeAlias = dict[str, Any]
@@ -89,7 +90,7 @@ def read_cards(found: LoadedCluster) -> list[_Row]:
             "free": use.free,
             **dict.fromkeys(_SHARED_FIELDS),
             "state": use.excluded,
-            "note": f"{rule.unlabelled(card)}; accepted: {rule.needed(card)}" if rule.is_device(card) else "",
+            "note": _note(rule, card, nodes[use.name].labels),
             "holders": [msgspec.to_builtins(each) for each in use.holders],
             "queues": sorted({each.queue for each in use.holders}),
             "labels": dict(nodes[use.name].labels),
@@ -102,6 +103,13 @@ def read_cards(found: LoadedCluster) -> list[_Row]:
         item["unused"] = unused.get((item["node"], item["name"]))
         item["stranded"] = None if stranded is None else stranded.get((item["node"], item["name"]), 0.0)
     return items
+
+
+def _note(rule: CardLabels, card: str, labels: Mapping[str, str]) -> str:
+    """That no label names the model of the cards of a node; "" if one does."""
+    if not rule.is_device(card):
+        return ""
+    return f"{rule.unlabelled(card, labels)}; accepted: {rule.needed(card, labels)}"
 
 
 def read_nodes(found: LoadedCluster) -> list[_Row]:

@@ -112,8 +112,7 @@ def _key(forecast: Forecast, item: Json) -> str:
 
 def _waits(item: Json) -> bool:
     """Whether the job waits for its start: not for further pods of one that has its minimum."""
-    below = item["scheduled"] < max(item["minAvailable"], 1)
-    return below and waits(item["stage"], item["scheduled"], item["minAvailable"])
+    return waits(item["stage"], item["scheduled"], item["minAvailable"])
 
 
 def _reason(item: Json) -> str:

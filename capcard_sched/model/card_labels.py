@@ -12,7 +12,10 @@ Other extended resources, such as RDMA devices, are no cards.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
+
+from capcard_sched.model.annotations import MEMORY_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -24,6 +27,8 @@ WHOLE_NVIDIA: Final = "nvidia.com/gpu"
 MPS_RESOURCE: Final = "nvidia.com/gpu.shared"
 MIG_PREFIX: Final = "nvidia.com/mig-"
 
+_PRODUCT: Final = ".product"
+_REPLICAS: Final = ".replicas"
 _CHIP: Final = ("node.kubernetes.io/npu.chip.name",)
 _INTEL: Final = ("gpu.intel.com/product",)
 #: Device resource to the labels that its vendor documents for the model, preferred first; () for vendors without one.
@@ -103,20 +108,36 @@ class CardLabels:
         """The model by the labels of the vendor; "" without one."""
         return first_value(VENDOR_LABELS.get(resource, ()), labels)
 
-    def needed(self, resource: str) -> str:
-        """The labels that name the model of a resource, as text."""
+    def missing(self, resource: str, labels: Mapping[str, str]) -> str:
+        """The label that is missing beside the product label of a resource; "" for none, and without a product."""
+        whole = _whole(resource)
+        keys = (f"{whole}{MEMORY_SUFFIX}", *([f"{whole}{_REPLICAS}"] if resource == MPS_RESOURCE else []))
+        return next((key for key in keys if key not in labels), "") if labels.get(f"{whole}{_PRODUCT}") else ""
+
+    def needed(self, resource: str, labels: Mapping[str, str] = MappingProxyType({})) -> str:
+        """The labels that name the model of a resource, as text. `labels`: those of the node."""
+        if key := self.missing(resource, labels):
+            return f"label {key}"
         given = self.given.get(resource, VENDOR_LABELS.get(resource, ()))
         if given:
             return f"label {' or '.join(given)}"
-        whole = WHOLE_NVIDIA if resource.startswith((MPS_RESOURCE, MIG_PREFIX)) else resource
-        labels = f"labels {whole}.product and {whole}.memory"
+        whole = _whole(resource)
+        text = f"labels {whole}{_PRODUCT} and {whole}{MEMORY_SUFFIX}"
         if resource == MPS_RESOURCE:
-            return f"{labels}, and {whole}.replicas"
-        return labels if whole == WHOLE_NVIDIA else f"{labels}, or a label of the argument cardLabels of capacity-card"
+            return f"{text}, and {whole}{_REPLICAS}"
+        return text if whole == WHOLE_NVIDIA else f"{text}, or a label of the argument cardLabels of capacity-card"
 
-    def unlabelled(self, resource: str) -> str:
-        """The sentence about devices whose card is the name of their resource."""
+    def unlabelled(self, resource: str, labels: Mapping[str, str]) -> str:
+        """The sentence about devices whose card is the name of their resource, on a node with some labels."""
+        if key := self.missing(resource, labels):
+            product = f"{_whole(resource)}{_PRODUCT}"
+            return f"label {key} is missing beside {product}: quotas and pods name the devices {resource}"
         return f"no product label names their model: quotas and pods name them {resource}"
+
+
+def _whole(resource: str) -> str:
+    """The resource whose labels name the model: that of whole cards for the slices of NVIDIA."""
+    return WHOLE_NVIDIA if resource.startswith((MPS_RESOURCE, MIG_PREFIX)) else resource
 
 
 def first_value(labels: tuple[str, ...], of: Mapping[str, str]) -> str:

@@ -378,6 +378,8 @@ class JobDiagnosis(InsightPart, frozen=True, kw_only=True):
     @property
     def stage_text(self) -> str:
         """The stage in words."""
+        if self.stage == "CannotStart" and not self.waits:
+            return f"further pods {STAGES[self.stage]}"
         return f"belongs to {' and '.join(self.schedulers)}" if self.schedulers else STAGES[self.stage]
 
     @property
@@ -388,7 +390,7 @@ class JobDiagnosis(InsightPart, frozen=True, kw_only=True):
 
 def waits(stage: Stage, scheduled: int, minimum: int) -> bool:
     """Whether a job of a stage has not started, with some pods scheduled of its minimum."""
-    return stage in NEEDS_CHANGE or (stage in _WAITING and scheduled < max(minimum, 1))
+    return (stage in NEEDS_CHANGE or stage in _WAITING) and scheduled < max(minimum, 1)
 
 
 def no_start(now: float, reason: str) -> ExpectedStart:

@@ -308,8 +308,8 @@ def check_node(
     ]
     for card, (amount, resource) in found.cards.items():
         if card == resource:
-            message = f"{amount // CARD} x {resource}: {card_labels.unlabelled(resource)}"
+            message = f"{amount // CARD} x {resource}: {card_labels.unlabelled(resource, labels)}"
             findings.append(
-                Finding("warning", f'status.allocatable["{resource}"]', message, card_labels.needed(resource))
+                Finding("warning", f'status.allocatable["{resource}"]', message, card_labels.needed(resource, labels))
             )
     return findings

@@ -64,8 +64,8 @@ class Inventory:
         card_labels = DEFAULT_CARD_LABELS if plugins is None else plugins.card_labels
         #: Resources that count cards on a node, and those that `cardLabels` names.
         self.resources: set[str] = set(card_labels.given)
-        #: Device resource to the thousandths whose model no label names.
-        self.unlabelled: dict[str, int] = {}
+        #: Device resource to the thousandths whose model no label names, by the label that is missing.
+        self.unlabelled: dict[str, Counter[str]] = {}
         #: Resources that nodes or DeviceClasses offer.
         self.offered: set[str] = set()
         self.has_nodes = False
@@ -112,7 +112,8 @@ class Inventory:
                     self.cards[card] = self.cards.get(card, 0) + amount
                     self.resources.add(resource)
                     if card == resource:
-                        self.unlabelled[card] = self.cards[card]
+                        label = card_labels.missing(resource, labels)
+                        self.unlabelled.setdefault(card, Counter())[label and f"label {label}"] += amount
             elif kind_of(obj) == "PodGroup":
                 self.groups.add((namespace_of(obj), object_name(obj)))
             elif kind_of(obj) == KUBE_GROUP:
@@ -181,8 +182,12 @@ class Inventory:
             for card, amount in (quota or {}).items():
                 reserved[card] = reserved.get(card, 0) + amount
         field = annotation_field(keys.CARD_QUOTA)
-        unlabelled = ", ".join(f"{amount // CARD} x {resource}" for resource, amount in sorted(self.unlabelled.items()))
-        more = f" (and {unlabelled} without a product label)" if unlabelled else ""
+        unlabelled = " and ".join(
+            f"{amount // CARD} x {resource} without {label or 'a product label'}"
+            for resource, amounts in sorted(self.unlabelled.items())
+            for label, amount in sorted(amounts.items())
+        )
+        more = f" (and {unlabelled})" if unlabelled else ""
         return [
             Finding(
                 "note",

@@ -269,7 +269,7 @@ def test_a_job_that_can_never_start_has_no_expected_start(tmp_path: Path, capsys
     [
         ("closed", "never, unless the queue is opened", ["never", "never, unless the queue is opened"]),
         ("absent", "unknown until the queue exists", ["unknown", "unknown until the queue exists"]),
-        ("small", "never: it needs 4", ["never", "with every other job ended it does not start"]),
+        ("small", "never: it needs 4", ["never", f"it needs 4 {CARD}, and the quota of queue small is 3"]),
     ],
 )
 def test_a_start_that_no_end_causes_is_announced_as_such(
@@ -378,11 +378,24 @@ def test_a_list_and_an_explanation_agree_about_the_start(tmp_path: Path, capsys:
         f"pod parts-0 group=parts queue=q gpu=1 card={CARD} annotations=volcano.sh/task-spec:w",
         f"pod ends queue=q gpu=8 card={CARD} nodeName=n1 grace=2h status={{phase: Running}}",
         f"pod large queue=q gpu=16 card={CARD}",
+        "group runs queue=q min=1",
+        "pod runs-0 group=runs queue=q cpu=1",
+        "pod runs-1 group=runs queue=q cpu=1 schedulingGates=[{name: x.io/wait}]",
+        "group wide queue=q min=1",
+        "pod wide-0 group=wide queue=q cpu=1",
+        "pod wide-1 group=wide queue=q cpu=100",
+        "pod unbound queue=q cpu=1 volumes=[{name: d, persistentVolumeClaim: {claimName: data}}]",
+        "device_class gpu.nvidia.com",
+        "resource_claim c class=gpu.nvidia count=1",
+        "pod claiming queue=q cpu=1 resourceClaims=[{name: c, resourceClaimName: c}]",
+        "queue bare",
+        f"pod unlimited queue=bare gpu=1 card={CARD}",
     ]
     plan = {"cluster": "\n".join(cluster), "operations": ["10s delete Pod ends"]}
     file = tmp_path / "cluster.yaml"
     file.write_text("\n---\n".join(map(json.dumps, objects_of(plan))))
-    names = {"gated": "podgroup/gated", "parts": "podgroup/parts", "ends": "pod/ends", "large": "pod/large"}
+    pods, groups = ("ends", "large", "unbound", "claiming", "unlimited"), ("gated", "parts", "runs", "wide")
+    names = {name: f"pod/{name}" for name in pods} | {name: f"podgroup/{name}" for name in groups}
     assert run(["job", "list", "-f", str(file), "--until", "1m", "--expected-start", "-o", "json"]) == 0
     items = json.loads(capsys.readouterr().out)["items"]
     listed = {item["name"]: (item["expectedStart"] or {}).get("reason") for item in items}
@@ -390,16 +403,23 @@ def test_a_list_and_an_explanation_agree_about_the_start(tmp_path: Path, capsys:
     for name, workload in names.items():
         assert run(["explain", workload, "-f", str(file), "--until", "1m", "-o", "json"]) == 0
         explained[name] = (json.loads(capsys.readouterr().out)["expectedStart"] or {}).get("reason")
+    assert listed == explained
+    never = {name: listed.pop(name) for name in ("large", "unbound", "claiming", "unlimited")}
     assert listed == {
         "gated": "scheduling gates",
         "parts": "members of the gang are missing",
         "ends": None,
-        "large": "never: with every other job ended it does not start",
+        "runs": None,
+        "wide": None,
     }
-    never = explained.pop("large")
-    assert never is not None
-    assert never.startswith("never: ")
-    assert explained == {name: reason for name, reason in listed.items() if name in explained}
+    for name, cause in {
+        "large": "it needs 16",
+        "unbound": "PersistentVolumeClaim data does not exist",
+        "claiming": "device class gpu.nvidia does not exist",
+        "unlimited": "queue bare has no card quota",
+    }.items():
+        assert never[name].startswith("never: ")
+        assert cause in never[name]
     assert next(item["waitSeconds"] for item in items if item["name"] == "ends") is None
 
 

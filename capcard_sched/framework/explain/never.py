@@ -100,18 +100,19 @@ def _without_nodes(data: JobFacts, cards: Sequence[str]) -> str:
 
 def _without_memory_label(data: JobFacts, cards: Sequence[str]) -> str:
     """`n1 has label nvidia.com/gpu.product=NVIDIA-H200, and no label nvidia.com/gpu.memory`; "" for no such node."""
-    products = {card.partition("/")[0] for card in cards}
-    nodes = data.session_snapshot.nodes.by_name.values()
-    found = sorted(
-        (node.labels[_PRODUCT], node.name)
-        for node in nodes
-        if node.labels.get(_PRODUCT) in products and _MEMORY not in node.labels
-    )
+    unread: dict[str, list[str]] = {}
+    for node in data.session_snapshot.nodes.by_name.values():
+        if node.labels.get(_PRODUCT) and _MEMORY not in node.labels:
+            unread.setdefault(node.labels[_PRODUCT], []).append(node.name)
+    products = [card.partition("/")[0] for card in cards]
+    found = sorted(unread.keys() & set(products))
+    if not found and not any(nearest(card, data.known_cards) for card in cards):
+        found = sorted(filter(None, (nearest(product, unread) for product in products)))
     if not found:
         return ""
-    names = [name for product, name in found if product == found[0][0]]
+    names = sorted(unread[found[0]])
     verb = "has" if len(names) == 1 else "have"
-    return f"{brief(names)} {verb} label {_PRODUCT}={found[0][0]}, and no label {_MEMORY}"
+    return f"{brief(names)} {verb} label {_PRODUCT}={found[0]}, and no label {_MEMORY}"
 
 
 def _over_every_limit(data: JobFacts) -> list[str]:

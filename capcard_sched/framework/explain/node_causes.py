@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from capcard_sched.framework.explain.device_causes import class_hint, missing_claims
 from capcard_sched.framework.explain.label_causes import NO_AFFINE_POD, affine_nodes, affinity_cause
 from capcard_sched.framework.explain.limit_causes import quota_beside
-from capcard_sched.framework.explain.rejections import CORDONED, INSUFFICIENT, TAINTED
+from capcard_sched.framework.explain.rejections import CORDONED, INSUFFICIENT, PINNED, TAINTED
 from capcard_sched.framework.explain.sentences import (
     amount_of,
     capital,
@@ -64,10 +64,16 @@ def _no_node(data: JobFacts, pods: PendingPods, *, restricted: bool) -> tuple[st
     short = [] if restricted else [row for row in _short_rows(data, pods) if row.largest_free < row.per_pod]
     facts = [*_nodes(data, short), *quota_beside(data)]
     others = _others(pods, short)
+    pinned = [] if restricted else _pinned(data, pods)
     further = list(map(_sentence, others[1:]))
     if short:
         of_cards = [row for row in short if row.card != row.resource]
         groups = [of_cards, *([row] for row in short if row not in of_cards)] if of_cards else [[row] for row in short]
+        if pinned:
+            rest = [_sentence(row) for row in others if row not in pinned]
+            first, *more = (_largest_block(group, other=True) for group in groups)
+            causes = "; ".join(row.text for row in pinned)
+            return f"{_NO_NODE}{causes}, and {_lack(groups[0]) or lower(first)}", [*more, *rest, *facts]
         first, *more = map(_largest_block, groups)
         return (f"{first}; {others[0].text}" if others else first), [*more, *further, *facts]
     if not others:
@@ -78,6 +84,8 @@ def _no_node(data: JobFacts, pods: PendingPods, *, restricted: bool) -> tuple[st
     if smaller and len({row.per_pod for row in smaller}) == 1:
         cards = quantity(cards, smaller[0].per_pod)
     excluded = all(row.reason == CORDONED or row.reason.startswith(TAINTED) for row in others)
+    if pinned and _is_short(others[0].reason):
+        return f"{_NO_NODE}{'; '.join(row.text for row in (*pinned, others[0]))}", [*further, *facts]
     head = f"No node with {cards} accepts the pods" if cards and excluded else "No node fits"
     return f"{head}: {others[0].text}", [*further, *facts]
 
@@ -154,6 +162,31 @@ def _sentence(row: RejectedNodes) -> str:
     return row.text if row.text.startswith(row.names) else capital(row.text)
 
 
+def _pinned(data: JobFacts, pods: PendingPods) -> list[RejectedNodes]:
+    """The rejections of nodes that are not those of a claim of the pod; of a pod with a card, of nodes that have it."""
+    task = _first(data, pods)
+    # Devices of claims are no cards of a node.
+    alternatives = set(() if task is None or task.cls.claims else data.cards_of_pods.get(task.name, ()))
+    state = data.session_snapshot.state
+    nodes = state.nodes.by_name
+    return [
+        row
+        for row in pods.nodes
+        if row.reason.startswith(PINNED)
+        and any(
+            name in nodes and (not alternatives or alternatives & state.cards_of(nodes[name]).keys())
+            for name in row.names
+        )
+    ]
+
+
+def _lack(rows: Sequence[CardCapacity]) -> str:
+    """`n1 lacks 1 cpu` of the only node that may have a resource; "" for several."""
+    if len(rows) > 1 or sum(bar.nodes for bar in rows[0].histogram) != 1 or not rows[0].candidates:
+        return ""
+    return _shortage(rows[0], rows[0].candidates[0])
+
+
 def _is_short(reason: str) -> bool:
     return reason.startswith(INSUFFICIENT)
 
@@ -169,8 +202,8 @@ def _free_blocks(row: CardCapacity, *, several: bool) -> str:
     return f"each pod{which} needs {quantity(row.card, row.per_pod)} free on one node; {has}{listed}{space}"
 
 
-def _largest_block(rows: Sequence[CardCapacity]) -> str:
-    """`No node has 8 NVIDIA-H200 free: the largest free block is 6, on 1 node (h200-1)`."""
+def _largest_block(rows: Sequence[CardCapacity], *, other: bool = False) -> str:
+    """`No node has 8 NVIDIA-H200 free: the largest free block is 6, on 1 node (h200-1)`; `other`: `No other node`."""
     largest = max(rows, key=lambda row: row.largest_free)
     cards = " or ".join(row.card for row in rows if row.per_pod == largest.per_pod)
     bars = [bar for row in rows for bar in row.histogram]
@@ -182,7 +215,7 @@ def _largest_block(rows: Sequence[CardCapacity]) -> str:
         listed = [node.name for row in rows for node in row.candidates if node.free == largest.largest_free]
         block = amount_of(largest.card, largest.largest_free)
         rest = f"the largest free block is {block}, on {plural(on, 'node')} ({brief(listed)})"
-    return f"No node has {quantity(cards, largest.per_pod)} free: {rest}"
+    return f"No {'other ' if other else ''}node has {quantity(cards, largest.per_pod)} free: {rest}"
 
 
 def _nodes(data: JobFacts, short: Sequence[CardCapacity]) -> list[str]:
@@ -214,8 +247,11 @@ def _stranded(row: StrandedCards) -> str:
 
 
 def _missing(row: CardCapacity, node: NodeUse) -> str:
-    lacks = quantity(row.card, row.per_pod - node.free)
-    return f"{node.name} lacks {lacks}: {holders(row, node.holders)}"
+    return f"{_shortage(row, node)}: {holders(row, node.holders)}"
+
+
+def _shortage(row: CardCapacity, node: NodeUse) -> str:
+    return f"{node.name} lacks {quantity(row.card, row.per_pod - node.free)}"
 
 
 def _excluded(node: NodeUse) -> str:

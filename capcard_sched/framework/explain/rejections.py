@@ -49,6 +49,12 @@ _MOST_NAMES: Final = 4
 INSUFFICIENT: Final = "Insufficient "
 CORDONED: Final = "node(s) were unschedulable"
 TAINTED: Final = "node(s) had untolerated taint"
+_NOT_ALLOCATED: Final = "resourceclaim not available on the node"
+_OTHER_ZONE: Final = "node(s) had no available volume zone"
+_OTHER_NODE: Final = "node(s) didn't match PersistentVolume's node affinity"
+_NO_VOLUME: Final = "node(s) didn't find available persistent volumes to bind"
+#: The beginnings of reasons of nodes that are not those of an allocated claim, or of a volume.
+PINNED: Final = (_NOT_ALLOCATED, _OTHER_ZONE, _OTHER_NODE, _NO_VOLUME)
 #: The access mode of claims for one pod.
 _ONE_POD: Final = "ReadWriteOncePod"
 #: Of pods that nodes of a revocable zone never take.
@@ -82,14 +88,14 @@ _TEXTS: Final = {
     "node(s) pod number exceeded": "{on} {has} the maximum number of pods{most}",
     f"{INSUFFICIENT}{PODS}": "{on} {has} the maximum number of pods{most}",
     _SELECTOR: "{on} {does} not match {demands}{absent}",
-    "resourceclaim not available on the node": "{allocated}, not on {on}",
+    _NOT_ALLOCATED: "{allocated}, not on {on}",
     NO_AFFINE_POD: "pod affinity: no pod that it selects is in the topology of {on}{affine}",
     "node(s) didn't match pod anti-affinity rules": "pod anti-affinity excludes {on}",
     "node(s) didn't satisfy existing pods anti-affinity rules": "anti-affinity of pods on {on} excludes it",
     "node(s) didn't match pod topology spread constraints": "topology spread constraint{spread} excludes {on}{skew}",
-    "node(s) had no available volume zone": "the zone of {volume} excludes {on}",
-    "node(s) didn't match PersistentVolume's node affinity": "the node affinity of {volume} excludes {on}",
-    "node(s) didn't find available persistent volumes to bind": "no PersistentVolume for {claim} is available on {on}",
+    _OTHER_ZONE: "the zone of {volume} excludes {on}",
+    _OTHER_NODE: "the node affinity of {volume} excludes {on}",
+    _NO_VOLUME: "no PersistentVolume for {claim} is available on {on}",
     "node(s) did not have enough free storage": "{on} {does} not have enough free storage for {claim}",
     "node(s) exceed max volume count": "{on} {has} the maximum number of attached volumes{attached}",
     "current time beyond revocable zone ": "{on} {is} outside the hours of revocable zone {hours}",

@@ -94,7 +94,14 @@ def _never(data: JobFacts) -> StageResult | None:
     causes, facts = never_causes(data)
     if not causes:
         return None
-    return StageResult("CannotStart", f"{NEVER}: {causes[0]}", [*map(sentences.capital, causes[1:]), *facts])
+    return StageResult("CannotStart", f"{_cannot(data)}: {causes[0]}", [*map(sentences.capital, causes[1:]), *facts])
+
+
+def _cannot(data: JobFacts) -> str:
+    """`Can never start`; of a job that has its minimum, only its further pods cannot."""
+    if data.job.ready_tasks < max(data.job.min_available, 1):
+        return NEVER
+    return "The further pod can never start" if len(data.waiting) == 1 else "Further pods can never start"
 
 
 def _not_admitted(data: JobFacts) -> StageResult | None:

@@ -86,10 +86,15 @@ _WITHOUT_STARTS: Final = {
 }
 
 
+def never_starts(summary: str) -> str:
+    """The reason of a job that no end of other jobs starts, with the first sentence of its diagnosis."""
+    return f"never: {lower(summary.removeprefix(f'{NEVER}: ').removesuffix(NEVER_WITH_NODES))}"
+
+
 def reason_of_stage(stage: Stage, summary: str) -> str:
     """Why no end of other jobs starts a job of a stage, with the first sentence of its diagnosis; "" if one may."""
     if stage == "CannotStart" or summary.endswith(NEVER_WITH_NODES):
-        return _NOT_ALONE
+        return never_starts(summary)
     return STAGES[stage] if stage in NEEDS_CHANGE or summary.startswith(AWAITS_NODES) else ""
 
 
@@ -231,11 +236,11 @@ class Forecast:
     def explain(self, found: JobDiagnosis) -> ExpectedStart | None:
         """The expected start of the job of a diagnosis, which waits; None when a pod of it started meanwhile."""
         if found.stage == "CannotStart":
-            return self._unknown(f"never: {found.summary.removeprefix(f'{NEVER}: ')}")
+            return self._unknown(never_starts(found.summary))
         if found.queue is not None and found.queue.state in _WITHOUT_STARTS and found.stage not in NEEDS_CHANGE:
             return self._unknown(_WITHOUT_STARTS[found.queue.state])
         if not found.starts_alone:
-            return self._unknown(f"never: {lower(found.summary.removesuffix(NEVER_WITH_NODES))}")
+            return self._unknown(never_starts(found.summary))
         if reason := reason_of_stage(found.stage, found.summary):
             return self._unknown(reason)
         key = self.key_of(found.namespace, found.workload, found.pod_group)

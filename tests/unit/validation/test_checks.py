@@ -106,15 +106,18 @@ def test_a_choice_names_the_accepted_values() -> None:
     assert finding.accepted == '"true" or "false"'
 
 
+NO_MEMORY = "label nvidia.com/gpu.memory is missing beside nvidia.com/gpu.product"
 #: Labels, allocatable amounts in thousandths, and the begin of the field and a part of the message of the finding.
 NODES: dict[str, tuple[dict[str, str], dict[str, int], list[tuple[str, str]]]] = {
     "a whole card": (H200, {"nvidia.com/gpu": 8000}, []),
     "no device": ({}, {"cpu": 8000, "rdma/hca": 1000}, []),
     "unhealthy devices": ({}, {"nvidia.com/gpu": 0}, []),
     "no labels": ({}, {"nvidia.com/gpu": 8000}, [("status", "8 x nvidia.com/gpu: no product label")]),
-    "no memory label": ({"nvidia.com/gpu.product": "A"}, {"nvidia.com/gpu": 1000}, [("status", "no product label")]),
+    "no memory label": ({"nvidia.com/gpu.product": "A"}, {"nvidia.com/gpu": 1000},
+                        [("status", f"1 x nvidia.com/gpu: {NO_MEMORY}: quotas")]),
     "MPS without replicas": (H200, {"nvidia.com/gpu.shared": 4000},
-                             [("status", "4 x nvidia.com/gpu.shared: no product label")]),
+                             [("status", "4 x nvidia.com/gpu.shared: label nvidia.com/gpu.replicas is missing")]),
+    "MIG without memory": ({"nvidia.com/gpu.product": "A"}, {"nvidia.com/mig-1g": 1000}, [("status", NO_MEMORY)]),
     "MIG without a product": ({}, {"nvidia.com/mig-1g": 1000}, [("status", "no product label")]),
     "a label that is no number": ({**H200, "nvidia.com/gpu.replicas": "two"}, {"nvidia.com/gpu": 8000},
                                   [("metadata", "Label nvidia.com/gpu.replicas=two is not a positive integer")]),
@@ -162,6 +165,11 @@ SETS = {
     "one alternative is enough": (f"{Q8}{NODE}job j queue=q {PODS} card=A|NVIDIA-H200", []),
     "more quota than cards": (f"{Q8}queue r cards=NVIDIA-H200:4;{NODE}",
                               ["quotas of all queues add up to 12 x NVIDIA-H200, the nodes have 8"]),
+    "more quota than cards, beside devices without the label of their memory": (
+        ("queue q cards=NVIDIA-H200:8; node n1 cpu=8 nvidia.com/gpu=8 labels=nvidia.com/gpu.product:NVIDIA-H200;"
+        " node n2 cpu=8 nvidia.com/gpu=2"),
+        [NO_MEMORY, "no product label", ("have 0 (and 2 x nvidia.com/gpu without a product label"
+         " and 8 x nvidia.com/gpu without label nvidia.com/gpu.memory)")]),
     "a Deployment": (f"queue p cards={{}};{DEPLOYMENT}",
                      ['"online" is not accepted', "queue p has no quota for card NVIDIA-H200"]),
     "a Deployment of another scheduler": (f"{DEPLOYMENT} scheduler=default-scheduler",
