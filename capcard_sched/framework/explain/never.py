@@ -9,7 +9,7 @@ from capcard_sched.framework.explain.device_causes import awaits_slices
 from capcard_sched.framework.explain.sentences import amount_of, form, nearest, quantity
 from capcard_sched.model.annotations import CARD_REQUEST, MEMORY_SUFFIX
 from capcard_sched.model.autoscaled_groups import places_of
-from capcard_sched.model.card_labels import WHOLE_NVIDIA
+from capcard_sched.model.card_labels import MIG_PREFIX, WHOLE_NVIDIA
 from capcard_sched.model.cards import no_card_quota
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.quoting import brief, plural
@@ -101,8 +101,10 @@ def _without_nodes(data: JobFacts, cards: Sequence[str]) -> str:
 def _without_memory_label(data: JobFacts, cards: Sequence[str]) -> str:
     """`n1 has label nvidia.com/gpu.product=NVIDIA-H200, and no label nvidia.com/gpu.memory`; "" for no such node."""
     unread: dict[str, list[str]] = {}
+    wanted = MIG_PREFIX if all("/mig-" in card for card in cards) else WHOLE_NVIDIA
     for node in data.session_snapshot.nodes.by_name.values():
-        if node.labels.get(_PRODUCT) and _MEMORY not in node.labels:
+        has_devices = any(amount > 0 for name, amount in node.allocatable.items() if name.startswith(wanted))
+        if has_devices and node.labels.get(_PRODUCT) and _MEMORY not in node.labels:
             unread.setdefault(node.labels[_PRODUCT], []).append(node.name)
     products = [card.partition("/")[0] for card in cards]
     found = sorted(unread.keys() & set(products))
