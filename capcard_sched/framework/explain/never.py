@@ -24,11 +24,20 @@ if TYPE_CHECKING:
 
 #: The beginning of the sentence about a job that can never start.
 NEVER: Final = "Can never start"
+#: Those about a job that has its minimum, and of which only the further pods can never start.
+FURTHER_POD: Final = "The further pod can never start"
+FURTHER_PODS: Final = "Further pods can never start"
 #: That about a job for which an autoscaler adds nodes.
 AWAITS_NODES: Final = "Waits for nodes"
 _PRODUCT: Final = f"{WHOLE_NVIDIA}.product"
 _MEMORY: Final = f"{WHOLE_NVIDIA}{MEMORY_SUFFIX}"
 _CORRECT: Final = "correct or remove the annotation if the pods need another amount"
+
+
+def without_never(summary: str) -> str:
+    """The cause in the sentence about a job, or pods, that can never start; another sentence as it is."""
+    begin, _, cause = summary.partition(": ")
+    return cause if begin in {NEVER, FURTHER_POD, FURTHER_PODS} else summary
 
 
 def never_causes(data: JobFacts) -> tuple[list[str], list[str]]:

@@ -14,7 +14,7 @@ from capcard_sched.framework.explain.limit_causes import (
     not_admitted,
     over_limit,
 )
-from capcard_sched.framework.explain.never import NEVER, never_causes
+from capcard_sched.framework.explain.never import FURTHER_POD, FURTHER_PODS, NEVER, never_causes
 from capcard_sched.framework.explain.sentences import amount_of, amounts, form
 from capcard_sched.model.groups import shortages_of
 from capcard_sched.model.kube_groups import kube_name
@@ -101,7 +101,7 @@ def _cannot(data: JobFacts) -> str:
     """`Can never start`; of a job that has its minimum, only its further pods cannot."""
     if data.job.ready_tasks < max(data.job.min_available, 1):
         return NEVER
-    return "The further pod can never start" if len(data.waiting) == 1 else "Further pods can never start"
+    return FURTHER_POD if len(data.waiting) == 1 else FURTHER_PODS
 
 
 def _not_admitted(data: JobFacts) -> StageResult | None:

@@ -30,7 +30,7 @@ from capcard_sched.controllers.objects import (
     spec,
     status,
 )
-from capcard_sched.framework.explain.never import AWAITS_NODES, NEVER
+from capcard_sched.framework.explain.never import AWAITS_NODES, without_never
 from capcard_sched.framework.explain.sentences import lower
 from capcard_sched.insight.estimates.admission_times import progress_of
 from capcard_sched.insight.estimates.durations import DurationTable
@@ -88,7 +88,7 @@ _WITHOUT_STARTS: Final = {
 
 def never_starts(summary: str) -> str:
     """The reason of a job that no end of other jobs starts, with the first sentence of its diagnosis."""
-    return f"never: {lower(summary.removeprefix(f'{NEVER}: ').removesuffix(NEVER_WITH_NODES))}"
+    return f"never: {lower(without_never(summary).removesuffix(NEVER_WITH_NODES))}"
 
 
 def reason_of_stage(stage: Stage, summary: str) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from capcard_sched.framework.explain.never import NEVER
+from capcard_sched.framework.explain.never import without_never
 from capcard_sched.insight.fixes.candidates import candidates
 from capcard_sched.insight.fixes.description import describe_fix
 from capcard_sched.insight.fixes.execution import RefusedError, cluster_view
@@ -205,7 +205,7 @@ class _FixFinder:
         started = [int(trial.starts) if subject.pod else trial.placed - before for trial in (now, alone)]
         # The cause of one that can never start is that of the state without the other jobs.
         cause = self._found if self._found.stage == "CannotStart" and not smaller else alone
-        reason = cause.summary.removeprefix(f"{NEVER}: ")
+        reason = without_never(cause.summary)
         return StartablePods(wanted=wanted, now=started[0], alone=started[1], reason=reason)
 
     def _with_others_ended(self, changes: Candidate) -> FixTrial | None:

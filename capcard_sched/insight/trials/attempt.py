@@ -18,7 +18,7 @@ from capcard_sched.framework.explain.device_causes import awaits_slices
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.framework.explain.label_causes import NO_AFFINE_POD, awaits_pods
 from capcard_sched.framework.explain.limit_causes import QuotaClaim
-from capcard_sched.framework.explain.never import NEVER
+from capcard_sched.framework.explain.never import NEVER, without_never
 from capcard_sched.framework.explain.rejections import ObservedAttempt
 from capcard_sched.framework.explain.sentences import lower
 from capcard_sched.framework.explain.volume_causes import awaits_volumes
@@ -200,7 +200,7 @@ class JobAttempt:
     @staticmethod
     def _never(found: JobDiagnosis, last: JobDiagnosis) -> JobDiagnosis:
         """The cause is that of the state without the other jobs."""
-        cause = last.summary.removeprefix(f"{NEVER}: ")
+        cause = without_never(last.summary)
         if last.stage != "CannotStart":
             cause = lower(cause)
         return msgspec.structs.replace(
