@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from capcard_sched.model.decode_errors import field_path
 from capcard_sched.model.quantity import QuantityError, format_binary, format_milli, parse_quantity
 
 if TYPE_CHECKING:
@@ -46,10 +47,10 @@ def parse_capacities(raw: Mapping[str, DeviceCapacity]) -> Capacities | str:
         try:
             made = CapacityFacts(parse_quantity(each.value), _policy(each.request_policy))
         except QuantityError as error:
-            return f"capacity {name}: {error}"
+            return f"{field_path(('capacity', name))}: {error}"
         lowest = min(made.value, made.policy.default or 0) if made.policy is not None else made.value
         if lowest < 0:
-            return f"capacity {name}: {lowest} is negative"
+            return f"{field_path(('capacity', name))}: {lowest} is negative"
         found[name] = made
     return found
 

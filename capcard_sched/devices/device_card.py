@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 NVIDIA_DRIVER: Final = "gpu.nvidia.com"
 #: Of the card of a device of that driver.
 NVIDIA_ATTRIBUTES: Final = ("type", "productName")
-#: End of a text about a device without a card.
-_NO_QUOTA: Final = ": the device costs no card quota"
 
 
 def has_cards(driver: str, rules: Mapping[str, CardDevice]) -> bool:
@@ -83,9 +81,13 @@ def card_problem(device: PoolDevice) -> tuple[str, str]:
     for name in names:
         value = _text(device, name if "/" in name else f"{driver}/{name}")
         if any(mark in value for mark in NO_CARD_MARKS):
-            return name, f'"{value}" cannot be part of the name of a card, which has neither | nor a comma{_NO_QUOTA}'
+            text = f'"{value}" cannot be part of the name of a card, which has neither | nor a comma'
+            return name, f"{text}: the device costs no card quota"
     if is_mig and _text(device, f"{driver}/productName").strip() and not _text(device, f"{driver}/profile").strip():
-        return "profile", f"is required for the card of a MIG device, such as 1g.18gb{_NO_QUOTA}"
+        return (
+            "profile",
+            "is required on a MIG device, for example 1g.18gb: without it the device is no card and costs no quota",
+        )
     return "", ""
 
 

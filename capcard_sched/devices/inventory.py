@@ -6,6 +6,7 @@ equal attributes and capacities share one `DeviceContent`, for which a selector 
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -15,12 +16,12 @@ from capcard_sched.devices.device_content import DeviceContent
 from capcard_sched.devices.pool_changes import PoolChanges, PoolId
 from capcard_sched.devices.selector_work import SelectorWork
 from capcard_sched.devices.selectors import qualified
+from capcard_sched.model.decode_errors import field_path
 from capcard_sched.model.quantity import QuantityError, parse_quantity
 from capcard_sched.model.selectors import matches_node_selector, node_selector_problem
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
-    from fractions import Fraction
 
     from capcard_sched.model.card_devices import CardDevice
     from capcard_sched.model.device_objects import (
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
         ResourceSliceSpec,
         SliceDevice,
     )
-    from capcard_sched.model.objects import NodeSelector, Taint
+    from capcard_sched.model.objects import NodeSelector, RawQuantity, Taint
 
 #: Driver, pool and device.
 DeviceId: TypeAlias = tuple[str, str, str]
@@ -71,7 +72,7 @@ class DeviceSlice:
         self.devices: list[PoolDevice] = []
         #: Available amounts of the counters of its sets.
         self.counters: dict[CounterId, Fraction] = {}
-        #: Makes its pool invalid; "" without a problem.
+        #: Makes its pool invalid, with the field; "" without a problem.
         self.problem = ""
         #: An alpha feature that excludes the slice, as if it were missing; "" for none.
         self.unsupported = ""
@@ -277,42 +278,35 @@ class DeviceInventory:
 
     def _read(self, name: str, spec: ResourceSliceSpec) -> DeviceSlice:
         found = DeviceSlice(name, spec)
-        problem = node_selector_problem(spec.node_selector)
-        try:
-            for each in spec.shared_counters or ():
-                for counter, amount in (each.counters or {}).items():
-                    key = each.name, counter
-                    if key in found.counters:
-                        problem = problem or f"duplicate counter set name {each.name}"
-                    found.counters[key] = parse_quantity(amount.value)
-                    if found.counters[key] < 0:
-                        problem = problem or f"counter {counter} of set {each.name}: {amount.value} is negative"
-            for index, device in enumerate(spec.devices or ()):
-                self._read_device(found, device)
-                problem = problem or node_selector_problem(device.node_selector)
-                if found.problem:
-                    found.problem = f"devices[{index}]: {found.problem}"
-                    break
-        except QuantityError as error:
-            problem = problem or str(error)
-        found.problem = found.problem or problem or ""
+        if problem := node_selector_problem(spec.node_selector):
+            found.problem = f"spec.nodeSelector.{problem}"
+        for index, each in enumerate(spec.shared_counters or ()):
+            at = "spec", "sharedCounters", str(index)
+            for counter, amount in (each.counters or {}).items():
+                key = each.name, counter
+                if key in found.counters:
+                    found.problem = found.problem or f'{field_path((*at, "name"))}: "{each.name}" occurs twice'
+                found.counters[key] = _amount(found, amount.value, *at, "counters", counter, "value")
+        for index, device in enumerate(spec.devices or ()):
+            self._read_device(found, device, "spec", "devices", str(index))
         return found
 
-    def _read_device(self, source: DeviceSlice, device: SliceDevice) -> None:
+    def _read_device(self, source: DeviceSlice, device: SliceDevice, *at: str) -> None:
         made = PoolDevice(device, source, self._content(device, source.spec.driver))
         if device.node_allocatable_resources:
             source.unsupported = "nodeAllocatableResources"
-        for use in device.consumes_counters or ():
+        if problem := node_selector_problem(device.node_selector):
+            source.problem = source.problem or f"{field_path((*at, 'nodeSelector'))}.{problem}"
+        for index, use in enumerate(device.consumes_counters or ()):
             if use.compatibility_groups:
                 source.unsupported = "compatibilityGroups"
             for counter, amount in (use.counters or {}).items():
-                made.counters[use.counter_set, counter] = parse_quantity(amount.value)
-                if made.counters[use.counter_set, counter] < 0:
-                    source.problem = f"counter {counter} of set {use.counter_set}: {amount.value} is negative"
+                place = *at, "consumesCounters", str(index), "counters", counter, "value"
+                made.counters[use.counter_set, counter] = _amount(source, amount.value, *place)
             if not use.counters:
                 made.counters.setdefault((use.counter_set, ""), parse_quantity("0"))
         if isinstance(made.content.capacities, str):
-            source.problem = made.content.capacities
+            source.problem = source.problem or f"{field_path(at)}.{made.content.capacities}"
         made.taints = self._taints(made)
         source.devices.append(made)
 
@@ -412,6 +406,20 @@ class DeviceInventory:
         slices.sort(key=lambda each: each.name)
         devices = tuple(device for each in slices for device in each.of_node(node, labels))
         return DevicePool(key, devices, counters=counters)
+
+
+def _amount(source: DeviceSlice, raw: RawQuantity, *steps: str) -> Fraction:
+    """The amount of a counter. No quantity, or a negative one, is a problem of its slice."""
+    amount, problem = Fraction(), ""
+    try:
+        amount = parse_quantity(raw)
+    except QuantityError as error:
+        problem = str(error)
+    if amount < 0:
+        problem = f"{raw} is negative"
+    if problem:
+        source.problem = source.problem or f"{field_path(steps)}: {problem}"
+    return amount
 
 
 def _problem(

@@ -1,4 +1,4 @@
-"""Faults of the slices of a pool that no slice has alone, and devices whose attributes cannot name a card."""
+"""Finds faults between the slices of a pool, and devices whose attributes cannot name a card."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ class PoolFault(NamedTuple):
     """One fault of a slice."""
 
     slice: str
-    #: Below `spec`.
     field: str
     message: str
 
@@ -42,22 +41,22 @@ def pool_faults(slices: Collection[DeviceSlice]) -> Iterator[PoolFault]:
     for each in found:
         for index, shared in enumerate(each.spec.shared_counters or ()):
             if sets.setdefault(shared.name, each.name) != each.name:
-                message = f"ResourceSlice {sets[shared.name]} of the pool has a counter set of that name"
-                yield PoolFault(each.name, f"sharedCounters[{index}].name", f"{shared.name}: {message}")
+                message = f'counter set "{shared.name}" is also in ResourceSlice {sets[shared.name]} of the pool'
+                yield PoolFault(each.name, f"spec.sharedCounters[{index}].name", message)
     for each in found:
         for index, device in enumerate(each.devices):
             if names.setdefault(device.spec.name, each.name) != each.name:
-                message = f"ResourceSlice {names[device.spec.name]} of the pool has a device of that name"
-                yield PoolFault(each.name, f"devices[{index}].name", f"{device.spec.name}: {message}")
+                message = f'device "{device.spec.name}" is also in ResourceSlice {names[device.spec.name]} of the pool'
+                yield PoolFault(each.name, f"spec.devices[{index}].name", message)
             for place, use in enumerate(device.spec.consumes_counters or ()):
-                at = f"devices[{index}].consumesCounters[{place}]"
+                at = f"spec.devices[{index}].consumesCounters[{place}]"
                 if use.counter_set not in sets:
-                    message = f"counter set {use.counter_set} is in no ResourceSlice of the pool"
+                    message = f'counter set "{use.counter_set}" is in no ResourceSlice of the pool'
                     yield PoolFault(each.name, f"{at}.counterSet", message)
                     continue
                 for counter in use.counters or ():
                     if (use.counter_set, counter) not in counters:
-                        message = f"counter {counter} is not in counter set {use.counter_set} of the pool"
+                        message = f'counter "{counter}" is not in counter set "{use.counter_set}" of the pool'
                         yield PoolFault(each.name, f"{at}.counters", message)
 
 
@@ -66,4 +65,4 @@ def card_faults(found: DeviceSlice) -> Iterator[PoolFault]:
     for index, device in enumerate(found.devices):
         attribute, message = ("", "") if card_of(device) else card_problem(device)
         if attribute:
-            yield PoolFault(found.name, f"devices[{index}].attributes.{attribute}", message)
+            yield PoolFault(found.name, f"spec.devices[{index}].attributes.{attribute}", message)

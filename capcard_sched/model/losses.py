@@ -46,9 +46,9 @@ def terminating_of(tasks: Iterable[Task]) -> list[str]:
 
 
 def unknown_of(tasks: Iterable[Task]) -> list[str]:
-    """`pod a is on node n1 in phase Unknown`, one sentence per node, without the pods of `stranded_of`."""
+    """`pod a on node n1 is in phase Unknown`, one sentence per node, without the pods of `stranded_of`."""
     return _sentences(
-        (task, f"{{}} on node {task.node.name} in phase Unknown")
+        (task, f"on node {task.node.name} {{}} in phase Unknown")
         for task in tasks
         if task.status is TaskStatus.UNKNOWN and task.node is not None and not lost_word(task.node)
     )

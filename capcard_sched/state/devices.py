@@ -108,6 +108,8 @@ class DeviceTable:
             between.setdefault(fault.slice, str(fault))
         for each in slices:
             problem = each.problem or between.get(each.name, "")
+            if problem:
+                problem = f"{problem}; no device of pool {'/'.join(pool)} is allocated"
             if each.unsupported:
                 problem = f"uses {each.unsupported}, which is not supported: the slice is ignored"
             problem = problem or next((str(fault) for fault in card_faults(each)), "")

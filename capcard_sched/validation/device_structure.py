@@ -1,4 +1,4 @@
-"""Rules of an API server about whole objects of dynamic resource allocation: slices, classes, claims, templates, rules.
+"""Rules of an API server about objects of dynamic resource allocation: slices, classes, claims and DeviceTaintRules.
 
 Where versions of Kubernetes differ, the largest accepted number counts.
 """
@@ -17,6 +17,7 @@ from capcard_sched.validation.checks import Finding
 from capcard_sched.validation.names import (
     LABEL_FORM,
     SUBDOMAIN_FORM,
+    check_label_value,
     check_qualified,
     is_label,
     is_subdomain,
@@ -28,17 +29,22 @@ if TYPE_CHECKING:
 
     from capcard_sched.validation.inventory import Json
 
-#: Of a claim: requests and constraints; of a claim or class: configurations; of a request or class: selectors.
+#: Entries: constraints and configurations of a claim, requests that one of them names, configurations of a class,
+#: selectors of a class or request, counter sets of a slice, counter sets that a device consumes of.
 _MOST: Final = 32
+#: Of a request, and of a device.
 _MOST_TOLERATIONS, _MOST_TAINTS = 16, 16
+#: Of a device, of each of the two kinds.
 _MOST_CONDITIONS: Final = 4
 #: Bytes of a CEL expression.
 _MOST_EXPRESSION: Final = 10 * 1024
-#: Of a slice.
+#: Devices of a slice.
 _MOST_DEVICES: Final = 128
 #: Attributes and capacities of a device; counters of a set, and of what a device consumes of one.
 _MOST_ENTRIES: Final = 32
+#: Bytes of the value of an attribute.
 _MOST_VALUE: Final = 64
+#: Characters of the name of a driver; of the domain and of the rest of the name of an attribute or capacity.
 _MOST_DRIVER: Final = 63
 _MOST_DOMAIN, _MOST_ID = 63, 32
 _ATTRIBUTE_TYPES: Final = ("int", "bool", "string", "version", "ints", "bools", "strings", "versions")
@@ -49,7 +55,6 @@ _NUMBER, _WORD = r"(0|[1-9][0-9]*)", r"(0|[1-9][0-9]*|[0-9]*[a-zA-Z-][0-9a-zA-Z-
 _VERSION: Final = re.compile(
     rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(-{_WORD}(\.{_WORD})*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?"
 )
-_REFERENCE: Final = "the name of a request of the claim, or REQUEST/ALTERNATIVE"
 
 
 def check_device_object(kind: str, obj: Json) -> Iterator[Finding]:
@@ -91,7 +96,7 @@ def _key(field: str, name: str) -> str:
 
 def _too_many(entries: Collection[Any], most: int, field: str) -> Iterator[Finding]:
     if len(entries) > most:
-        yield from _error(field, f"has {len(entries)} entries, accepted are at most {most}")
+        yield from _error(field, f"has {len(entries)} entries: at most {most} are accepted")
 
 
 def _entries(found: Any, most: int, field: str) -> Iterator[tuple[str, Json]]:
@@ -103,17 +108,17 @@ def _entries(found: Any, most: int, field: str) -> Iterator[tuple[str, Json]]:
 
 
 def _named(found: Any, most: int, field: str, key: str = "name") -> Iterator[Finding]:
-    """A list whose entries have distinct names of one label."""
+    """Yields errors about names that are missing, no DNS label, or not distinct."""
     yield from _too_many(found or (), most, field)
     names: set[str] = set()
     for place, each in _entries(found, most, field):
         name = each.get(key) or ""
         if not name:
-            yield from _error(f"{place}.{key}", f"is required: {LABEL_FORM}")
+            yield from _error(f"{place}.{key}", f"is required: a name of {LABEL_FORM}")
         elif not is_label(name):
             yield from _error(f"{place}.{key}", f"{shown(name)} is not a valid name: use {LABEL_FORM}")
         elif name in names:
-            yield from _error(f"{place}.{key}", f"{shown(name)} is the name of two entries: each has a name of its own")
+            yield from _error(f"{place}.{key}", f"{shown(name)} occurs twice: names must be distinct")
         names.add(name)
 
 
@@ -140,20 +145,25 @@ def _qualified(name: str, field: str, *, has_domain: bool = False) -> Iterator[F
         yield from _error(field, f"{shown(name)} is not the name of an attribute or capacity: use {bare}{form}")
 
 
-def _one_of(holder: Json, names: Collection[str], field: str, where: str = "") -> Iterator[Finding]:
-    """Fields of which exactly one is set: texts are not empty, switches are true."""
+def _one_of(holder: Json, names: Collection[str], field: str, why: str = "") -> Iterator[Finding]:
+    """Yields errors unless exactly one of the fields is set; "" and false are errors, too."""
     found = []
     for name in names:
         value = holder.get(name)
         if value is None:
             continue
         found.append(name)
-        if value == "" or value is False:
-            accepted = "the name of a node, or no field" if value == "" else "true, or no field"
-            yield from _error(f"{field}.{name}", f"is {shown(value)}: accepted is {accepted}")
-    if len(found) != 1:
-        given = f"has {' and '.join(found)}" if found else f"has none of {', '.join(names)}"
-        yield from _error(field, f"{given}: accepted is exactly one of {', '.join(names)}{where}")
+        if value == "":
+            yield from _error(f"{field}.{name}", "must not be empty: set the name of a node, or omit the field")
+        elif value is False:
+            yield from _error(f"{field}.{name}", "must be true or omitted")
+        elif isinstance(value, str) and not is_subdomain(value):
+            yield from _error(f"{field}.{name}", f"{shown(value)} is not the name of a node: use {SUBDOMAIN_FORM}")
+    accepted = f"exactly one of {', '.join(names)}"
+    if not found:
+        yield from _error(field, f"{accepted} is required{why}")
+    elif len(found) > 1:
+        yield from _error(field, f"has {' and '.join(found)}: {accepted} is accepted")
 
 
 # --- slices ---------------------------------------------------------------------------------------------------------
@@ -171,7 +181,7 @@ def _slice(spec: Json) -> Iterator[Finding]:
     yield from _one_of(spec, _SLICE_NODES, "spec")
     terms = (spec.get("nodeSelector") or {}).get("nodeSelectorTerms")
     if isinstance(terms, list) and len(terms) != 1:
-        yield from _error("spec.nodeSelector.nodeSelectorTerms", f"has {len(terms)} terms: accepted is one")
+        yield from _error("spec.nodeSelector.nodeSelectorTerms", f"has {len(terms)} terms: one is accepted")
     yield from _named(spec.get("sharedCounters"), _MOST, "spec.sharedCounters")
     for place, each in _entries(spec.get("sharedCounters"), _MOST, "spec.sharedCounters"):
         yield from _counters(each.get("counters"), f"{place}.counters")
@@ -192,15 +202,13 @@ def _counters(found: Any, field: str) -> Iterator[Finding]:
 
 def _device(device: Json, place: str, *, per_device: bool) -> Iterator[Finding]:
     if per_device:
-        where = " with perDeviceNodeSelection"
-        yield from _one_of(device, _DEVICE_NODES, place, where)
+        yield from _one_of(device, _DEVICE_NODES, place, ", because the slice has perDeviceNodeSelection")
     elif given := [name for name in _DEVICE_NODES if device.get(name) is not None]:
         yield from _error(f"{place}.{given[0]}", "is accepted only with spec.perDeviceNodeSelection: true")
     attributes, capacity = device.get("attributes") or {}, device.get("capacity") or {}
     number = len(attributes) + len(capacity)
     if number > _MOST_ENTRIES:
-        text = f"has {number} attributes and capacities, accepted are at most {_MOST_ENTRIES}"
-        yield from _error(place, text)
+        yield from _error(place, f"has {number} attributes and capacities: at most {_MOST_ENTRIES} are accepted")
         return
     for name, value in attributes.items():
         yield from _attribute(name, value, _key(f"{place}.attributes", name))
@@ -223,14 +231,19 @@ def _attribute(name: str, value: Any, field: str) -> Iterator[Finding]:
     yield from _qualified(name, field)
     given = [each for each in _ATTRIBUTE_TYPES if isinstance(value, dict) and value.get(each) is not None]
     if len(given) != 1:
-        kinds = ", ".join(_ATTRIBUTE_TYPES[:4])
-        yield from _error(field, f"has {' and '.join(given) or 'no value'}: accepted is exactly one of {kinds}")
+        kinds = ", ".join(_ATTRIBUTE_TYPES)
+        yield from _error(field, f"has {' and '.join(given) or 'no value'}: exactly one of {kinds} is accepted")
         return
     found = value[given[0]]
     if given[0] in ("string", "version") and len(found.encode()) > _MOST_VALUE:
-        yield from _error(f"{field}.{given[0]}", f"is longer than {_MOST_VALUE} bytes")
+        yield from _too_long(found, _MOST_VALUE, f"{field}.{given[0]}")
     elif given[0] == "version" and _VERSION.fullmatch(found) is None:
         yield from _error(f"{field}.version", f"{shown(found)} is not a semantic version such as 1.2.3")
+
+
+def _too_long(text: str, most: int, field: str) -> Iterator[Finding]:
+    if (length := len(text.encode())) > most:
+        yield from _error(field, f"has {length} bytes: at most {most} are accepted")
 
 
 def _policy(capacity: Json, field: str, *, is_shared: bool) -> Iterator[Finding]:
@@ -241,7 +254,7 @@ def _policy(capacity: Json, field: str, *, is_shared: bool) -> Iterator[Finding]
     if not is_shared:
         yield from _error(field, "is accepted only with allowMultipleAllocations: true")
     elif values and limits is not None:
-        yield from _error(field, "has validValues and validRange: accepted is one of them")
+        yield from _error(field, "has validValues and validRange: at most one of them is accepted")
     elif (values or limits is not None) and policy.get("default") is None:
         yield from _error(f"{field}.default", f"is required with {'validValues' if values else 'validRange'}")
     elif values:
@@ -249,31 +262,39 @@ def _policy(capacity: Json, field: str, *, is_shared: bool) -> Iterator[Finding]
         if amounts != sorted(set(amounts)):
             yield from _error(f"{field}.validValues", "must be distinct amounts in ascending order")
         elif amounts[-1] > parse_quantity(capacity.get("value", "0")):
-            yield from _error(f"{field}.validValues", f"{values[-1]} is more than the capacity")
+            yield from _error(f"{field}.validValues", f"{values[-1]} exceeds the capacity {capacity.get('value', 0)}")
         elif default not in amounts:
-            yield from _error(f"{field}.default", f"{policy['default']} is none of the valid values")
+            accepted = ", ".join(map(str, values))
+            yield from _error(f"{field}.default", f"{policy['default']} is not among validValues {accepted}")
     elif isinstance(limits, dict):
         yield from _range(capacity, policy["default"], limits, field)
 
 
 def _range(capacity: Json, default: Any, limits: Json, field: str) -> Iterator[Finding]:
     if limits.get("min") is None:
-        yield from _error(f"{field}.validRange.min", "is required")
+        yield from _error(f"{field}.validRange.min", "is required: the smallest amount of a request")
         return
-    total, least = parse_quantity(capacity.get("value", "0")), parse_quantity(limits["min"])
-    most = parse_quantity(limits["max"]) if limits.get("max") is not None else total
-    if most > total or least > most:
-        place = "max" if limits.get("max") is not None else "min"
-        yield from _error(f"{field}.validRange.{place}", "must be at least min and at most the capacity")
+    amount = capacity.get("value", "0")
+    total, least = parse_quantity(amount), parse_quantity(limits["min"])
+    highest = amount if limits.get("max") is None else limits["max"]
+    most = parse_quantity(highest)
+    if least > total:
+        yield from _error(f"{field}.validRange.min", f"{limits['min']} exceeds the capacity {amount}")
+    elif not least <= most <= total:
+        text = f"must be between min {limits['min']} and the capacity {amount}, got {highest}"
+        yield from _error(f"{field}.validRange.max", text)
     elif not least <= parse_quantity(default) <= most:
-        yield from _error(f"{field}.default", f"{default} is outside validRange")
+        yield from _error(f"{field}.default", f"{default} is outside validRange {limits['min']} to {highest}")
     step = parse_quantity(limits["step"]) if limits.get("step") is not None else None
     if step is None:
         return
     if step <= 0 or least + step > total:
-        yield from _error(f"{field}.validRange.step", "must be above 0, and min with one step at most the capacity")
-    elif (_rounded(default, least, step) - least) % step or (limits.get("max") is not None and (most - least) % step):
-        yield from _error(f"{field}.validRange.step", "max and default must be min and a multiple of the step")
+        yield from _error(f"{field}.validRange.step", f"must be above 0, and min + step at most the capacity {amount}")
+        return
+    has_max = limits.get("max") is not None
+    if (_rounded(default, least, step) - least) % step or (has_max and (most - least) % step):
+        names = "default and max" if has_max else "default"
+        yield from _error(f"{field}.validRange.step", f"{names} must be min plus a multiple of step")
 
 
 def _rounded(default: Any, least: Fraction, step: Fraction) -> Fraction:
@@ -284,7 +305,10 @@ def _rounded(default: Any, least: Fraction, step: Fraction) -> Fraction:
 
 def _taint(taint: Json, field: str) -> Iterator[Finding]:
     if not taint.get("key"):
-        yield from _error(f"{field}.key", "is required")
+        yield from _error(f"{field}.key", "is required: the key of the taint, such as example.com/broken")
+    else:
+        yield from check_qualified(taint["key"], f"{field}.key")
+    yield from check_label_value(taint.get("value") or "", f"{field}.value")
     if not taint.get("effect"):
         yield from _error(f"{field}.effect", "is required: NoSchedule, NoExecute or None")
 
@@ -293,11 +317,15 @@ def _conditions(device: Json, place: str) -> Iterator[Finding]:
     wanted, failures = device.get("bindingConditions") or [], device.get("bindingFailureConditions") or []
     for name, found in (("bindingConditions", wanted), ("bindingFailureConditions", failures)):
         yield from _too_many(found, _MOST_CONDITIONS, f"{place}.{name}")
+        for index, condition in enumerate(found[:_MOST_CONDITIONS]):
+            yield from check_qualified(condition, f"{place}.{name}[{index}]")
     if bool(wanted) is not bool(failures):
-        absent = "bindingConditions" if failures else "bindingFailureConditions"
-        yield from _error(f"{place}.{absent}", "is required: devices have both bindingConditions and their failures")
+        names = "bindingConditions", "bindingFailureConditions"
+        absent, given = names if failures else names[::-1]
+        yield from _error(f"{place}.{absent}", f"is required with {given}")
     elif both := sorted(set(wanted) & set(failures)):
-        yield from _error(f"{place}.bindingFailureConditions", f"{shown(both[0])} is a binding condition as well")
+        text = f"{shown(both[0])} is also in bindingConditions: a condition belongs to one of them"
+        yield from _error(f"{place}.bindingFailureConditions", text)
 
 
 # --- classes and claims ---------------------------------------------------------------------------------------------
@@ -309,8 +337,8 @@ def _selectors(found: Any, field: str) -> Iterator[Finding]:
         expression = (each.get("cel") or {}).get("expression")
         if not expression:
             yield from _error(f"{place}.cel.expression", "is required: a CEL expression")
-        elif len(expression.encode()) > _MOST_EXPRESSION:
-            yield from _error(f"{place}.cel.expression", f"is longer than {_MOST_EXPRESSION} bytes")
+        else:
+            yield from _too_long(expression, _MOST_EXPRESSION, f"{place}.cel.expression")
 
 
 def _configs(found: Any, field: str, requests: dict[str, set[str]]) -> Iterator[Finding]:
@@ -336,10 +364,10 @@ def _references(found: Any, field: str, requests: dict[str, set[str]]) -> Iterat
     names = [str(each) for each in found or ()][:_MOST]
     for index, name in enumerate(names):
         if name not in known:
-            accepted = f"{_REFERENCE}: {', '.join(known[:_MOST]) or 'it has no request'}"
-            yield from _error(f"{field}[{index}]", f"{shown(name)} is no request of the claim: accepted is {accepted}")
+            text = f"{shown(name)} is not a request of the claim: accepted: {', '.join(known[:_MOST])}"
+            yield from _error(f"{field}[{index}]", text if known else "the claim has no requests: remove the name")
         elif name in names[:index]:
-            yield from _error(f"{field}[{index}]", f"names {shown(name)} twice")
+            yield from _error(f"{field}[{index}]", f"{shown(name)} occurs twice: names must be distinct")
 
 
 def _claim(devices: Json, field: str) -> Iterator[Finding]:
@@ -355,8 +383,9 @@ def _claim(devices: Json, field: str) -> Iterator[Finding]:
     for place, constraint in _entries(constraints, _MOST, f"{field}.constraints"):
         yield from _references(constraint.get("requests"), f"{place}.requests", requests)
         given = [key for key in ("matchAttribute", "distinctAttribute") if constraint.get(key)]
-        if not given:
-            yield from _error(place, "matchAttribute or distinctAttribute is required")
+        if len(given) != 1:
+            both, accepted = " and ".join(given), "exactly one of matchAttribute, distinctAttribute"
+            yield from _error(place, f"has {both}: {accepted} is accepted" if given else f"{accepted} is required")
         for key in given:
             yield from _qualified(constraint[key], f"{place}.{key}", has_domain=True)
     yield from _configs(devices.get("config"), f"{field}.config", requests)
@@ -365,8 +394,9 @@ def _claim(devices: Json, field: str) -> Iterator[Finding]:
 def _request(request: Json, place: str) -> Iterator[Finding]:
     exactly, alternatives = request.get("exactly"), request.get("firstAvailable")
     if bool(alternatives) is (exactly is not None):
-        given = "has exactly and firstAvailable" if alternatives else "has neither exactly nor firstAvailable"
-        yield from _error(place, f"{given}: accepted is exactly one of them")
+        accepted = "exactly one of exactly, firstAvailable"
+        both = f"has exactly and firstAvailable: {accepted} is accepted"
+        yield from _error(place, both if alternatives else f"{accepted} is required")
     if isinstance(exactly, dict):
         yield from _exact(exactly, f"{place}.exactly")
     yield from _named(alternatives, MAX_ALTERNATIVES, f"{place}.firstAvailable")
@@ -389,5 +419,14 @@ def _exact(request: Json, place: str) -> Iterator[Finding]:
     yield from _selectors(request.get("selectors"), f"{place}.selectors")
     yield from _too_many(request.get("tolerations") or (), _MOST_TOLERATIONS, f"{place}.tolerations")
     for at, each in _entries(request.get("tolerations"), _MOST_TOLERATIONS, f"{place}.tolerations"):
-        if each.get("operator") == "Exists" and each.get("value"):
-            yield from _error(f"{at}.value", "is accepted only with operator: Equal")
+        yield from _toleration(each, at)
+
+
+def _toleration(toleration: Json, place: str) -> Iterator[Finding]:
+    key, operator, value = (toleration.get(name) or "" for name in ("key", "operator", "value"))
+    if key:
+        yield from check_qualified(key, f"{place}.key")
+    if operator == "Exists" and value:
+        yield from _error(f"{place}.value", "must be omitted with operator Exists")
+    else:
+        yield from check_label_value(value, f"{place}.value")

@@ -46,8 +46,12 @@ def check_labels(values: Any, field: str) -> Iterator[Finding]:
     """A map of labels: qualified names and label values."""
     for key, value in values.items() if isinstance(values, dict) else ():
         yield from check_qualified(key, field)
-        if not isinstance(value, str) or _LABEL_VALUE.fullmatch(value) is None:
-            yield Finding("error", f'{field}["{key}"]', f"{shown(value)} is not a label value", _VALUE_FORM)
+        yield from check_label_value(value, f'{field}["{key}"]')
+
+
+def check_label_value(value: Any, field: str) -> Iterator[Finding]:
+    if not isinstance(value, str) or _LABEL_VALUE.fullmatch(value) is None:
+        yield Finding("error", field, f"{shown(value)} is not a label value", _VALUE_FORM)
 
 
 def check_annotation_key(key: str, field: str) -> Iterator[Finding]:

@@ -104,7 +104,7 @@ def check_pod_claims(spec: Json, field: str) -> Iterator[Finding]:
             for at, claim in _each(used, f"{place}.resources.claims"):
                 if str(claim.get("name")) not in names:
                     message = f"the pod has no claim {shown(claim.get('name'))}"
-                    yield Finding("error", f"{at}.name", message, listed(names) or "no claim is defined")
+                    yield Finding("error", f"{at}.name", message, listed(dict.fromkeys(names)) or "no claim is defined")
 
 
 def _check_volumes(volumes: Any, field: str) -> Generator[Finding, None, set[str]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from capcard_sched.devices.claims import AllocationError, Claim
-from capcard_sched.devices.device_card import NVIDIA_ATTRIBUTES, has_cards
+from capcard_sched.devices.device_card import NVIDIA_ATTRIBUTES, card_problem, has_cards
 from capcard_sched.devices.extended_resources import extended_claim_name
 from capcard_sched.devices.held_devices import held_cards_of, held_devices
 from capcard_sched.devices.inventory import DeviceInventory
@@ -285,7 +285,10 @@ class ClaimCards:
         return ClaimDemand(cards, ranges[least][1], further, "", False, tuple(parts), ranges, of_shared)
 
     def nameless(self, namespace: str, claims: Iterable[PodClaim]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-        """One device that each of these claims may get and that is no card, its driver and the attributes of cards."""
+        """One device that each of these claims may get and that is no card, its driver and the attributes of cards.
+
+        None for an attribute that cannot name a card: `card_faults` reports it.
+        """
         for each in claims:
             claim = claim_of(namespace, each, self._claims, self._templates)
             plan = plan_of(claim, self._inventory)
@@ -294,6 +297,7 @@ class ClaimCards:
                 if (
                     not card
                     and has_cards(device.id[0], device.content.cards)
+                    and not card_problem(device)[0]
                     and any(may_match(request, device) for request in requests)
                 ):
                     rule = device.content.cards.get(device.id[0])

@@ -35,7 +35,7 @@ NO_STATE: Final = -1
 _FIRST_ROOM = 1024
 #: Entries of scores that take as much memory as one result.
 _SCORES_PER_RESULT = 64
-#: States from which on arrays are faster than one state after the other: results of single states serve placements.
+#: States at once from which arrays are faster; below it, single results are kept for placements.
 _MANY = 16
 _NEVER = float("-inf")
 

@@ -171,7 +171,7 @@ class ClaimVerdicts:
         return column.solutions, self._state(row, search.usage, future=False)
 
     def note_following(self, search: DeviceSearch, row: int, before: int) -> None:
-        """Notes the device state that a row with another one before has after one placement."""
+        """Records the device state that follows state `before` after one placement on the row."""
         column = self._columns.get((False, search.contents))
         if column is None:
             return

@@ -189,11 +189,13 @@ def test_a_slice_that_completes_a_pool_ends_the_events_of_the_others() -> None:
         world.run()
         return [*world.h.core.snapshot().state.problems.values()]
 
-    fault = "devices[0].consumesCounters[0]"
-    assert published("bad", 1, devices) == [f"{fault}.counterSet: counter set s is in no ResourceSlice of the pool"]
+    fault, end = "spec.devices[0].consumesCounters[0]", "no device of pool good.example.com/bad is allocated"
+    assert published("bad", 1, devices) == [
+        f'{fault}.counterSet: counter set "s" is in no ResourceSlice of the pool; {end}'
+    ]
     assert published("bad", 2, devices) == []
     sets = {"sharedCounters": [{"name": "s", "counters": {"n": {"value": "1"}}}]}
-    assert published("sets", 2, sets) == [f"{fault}.counters: counter m is not in counter set s of the pool"]
+    assert published("sets", 2, sets) == [f'{fault}.counters: counter "m" is not in counter set "s" of the pool; {end}']
     world.h.apply(ObjectGone("ResourceSlice", "", "sets"))
     world.run()
     assert not world.h.core.snapshot().state.problems

@@ -269,12 +269,13 @@ HOOKS: tuple[Hook, ...] = (
     ),
     Hook(
         "further_pods",
-        "(signature) -> function of a node view | None: int64 [k], how many pods pass the filters of the plugin with "
-        "`NODE_PODS` on each node one after the other, where the first one does, as far as that is known; bool [k], "
-        "whether it is known that the next one does not. Called for pods with generated claims",
+        "(signature) -> function of a node view | None. The function returns two arrays: int64 [k], the number of pods "
+        "with this signature that the `NODE_PODS` filters of the plugin accept on each node in sequence, at least 1, a "
+        "lower bound; bool [k], whether the next one is rejected for certain. Called for pods with generated claims, "
+        "on nodes that accept the first pod",
         None,
         Combine.MERGE,
-        "a pod that such a filter reads is followed by others on the same node one by one",
+        "each node gets one such pod before the filters run again",
     ),
     Hook(
         "rejection_details",

@@ -66,7 +66,7 @@ class NodePlans:
         self._held: dict[int, int] = {}
         #: The alternative of the pod on each node: intp [nodes]; None without alternatives.
         self._alternatives: Rows | None = session.dispatch.first("alternatives", signature)
-        #: The job of the last preemptor, and what excludes pods for it: by job, status and request.
+        #: The job of the last preemptor, and the cause that excludes pods by (job, status, best effort).
         self._outside: tuple[Job | None, dict[tuple[Job | None, TaskStatus, bool], str]] = (None, {})
         #: Row to the causes that protected pods on it at its last evaluation; "" is "not enough".
         self._kept: dict[int, dict[str, int]] = {}

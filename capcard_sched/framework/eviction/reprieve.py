@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.task_class import TaskClass
 
 
-#: The fewest operations of a statement that may evict too many: the victims of one pod are minimal, and so is one unit.
+#: Operations: statements with fewer evict a minimal set already.
 LEAST_OPERATIONS: Final = 4
 #: Operations that the trials of one statement repeat: pods with many victims keep those that are left.
 _MOST_OPERATIONS: Final = 2_000

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from capcard_sched.state.columns import NodeTable
 
 _NEVER = float("-inf")
-#: The negative score of a node without capacity.
+#: The negated score of a node without capacity.
 _FULL: Final = float("inf")
 #: Most pods per node, and nodes times pods, that are scored ahead.
 _STEPS_AHEAD: Final = 8
 _SCORED_AHEAD: Final = 512
-#: Most pods that are placed one by one after looking ahead has found no second one.
+#: Pods: the longest pause of looking ahead after it found no second row.
 _LONGEST_PAUSE: Final = 63
 
 #: Names in the reasons of a pod among the resources that no node offers.
@@ -407,7 +407,7 @@ class ScoreCache:
         #: -inf where the pod does not fit: float64 [nodes].
         self._scores: Scores = np.full(len(feasible), _NEVER)
         self._synced = table.serial
-        #: The further calls of `highest_rows` that do not look ahead, and their number after the last one that did.
+        #: Calls of `highest_rows` until it looks ahead again, and the length of the last pause.
         self._passes = self._pause = 0
         self._evaluate(feasible.nonzero()[0])
 
@@ -430,7 +430,7 @@ class ScoreCache:
         """The rows of up to `most` pods, each the `highest` after the ones before; `first` is the highest now.
 
         Placements change the scores of their own nodes alone. The scores of these are computed ahead, and plugins state
-        how many pods their filters let pass. The rows are known up to the first node for which they do not.
+        how many pods their filters let pass. Ends at the first node for which the plugins do not know the number.
         """
         if first < 0 or most == 1 or self._passes > 0:
             self._passes -= first >= 0 and most > 1

@@ -139,7 +139,7 @@ class _Checks:
         for fault in faults:
             if fault.slice == name:
                 text = f"{fault.message}; no device of pool {'/'.join(pool)} is allocated"
-                yield Finding("error", f"spec.{fault.field}", text)
+                yield Finding("error", fault.field, text)
         problem = "" if pool in self._reported or faults else inventory.pool_problem(pool)
         if problem:  # at the first slice of the pool
             self._reported.add(pool)
@@ -147,7 +147,7 @@ class _Checks:
                 "warning", "spec.pool", f"pool {'/'.join(pool)} is {problem}; none of its devices is allocated"
             )
         for fault in card_faults(inventory.slices[name]) if self._card_quotas else ():
-            yield Finding("error", f"spec.{fault.field}", fault.message)
+            yield Finding("error", fault.field, fault.message)
 
     def _requests(self, name: str, devices: DeviceClaim, field: str) -> Iterator[Finding]:
         classes, missing = self._table.inventory.classes, False

@@ -18,6 +18,7 @@ _BASES: Final[dict[str, tuple[str, str, Json]]] = {
     "class": (_API, "DeviceClass", {}),
     "claim": (_API, "ResourceClaim", _REQUESTS),
     "template": (_API, "ResourceClaimTemplate", {"spec": _REQUESTS}),
+    "rule": ("resource.k8s.io/v1beta2", "DeviceTaintRule", {"taint": {"key": "k", "effect": "NoExecute"}}),
     "pod": ("v1", "Pod", {"containers": [{"name": "main", "image": "x"}]}),
 }
 _MANY: Final = [{"cel": {"expression": "true"}}] * 33
@@ -37,7 +38,7 @@ class Row(NamedTuple):
 def _object(of: str, path: str, value: Any) -> Json:
     version, kind, spec = _BASES[of]
     made: Json = {"apiVersion": version, "kind": kind, "metadata": {"name": "bad"}, "spec": copy.deepcopy(spec)}
-    if kind not in ("ResourceSlice", "DeviceClass"):
+    if kind not in ("ResourceSlice", "DeviceClass", "DeviceTaintRule"):
         made["metadata"]["namespace"] = "default"
     *parents, last = path.split(".")
     place: Any = made
