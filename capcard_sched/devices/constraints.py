@@ -25,8 +25,9 @@ class AttributeConstraint:
 
     def __init__(self, constraint: DeviceConstraint) -> None:
         self._requests = frozenset(constraint.requests or ())
-        self._is_distinct = bool(constraint.distinct_attribute)
-        self._name = constraint.distinct_attribute or constraint.match_attribute or ""
+        # Of both attributes the first counts, as for kube-scheduler.
+        self._is_distinct = not constraint.match_attribute
+        self._name = constraint.match_attribute or constraint.distinct_attribute or ""
         self._values: list[tuple[str, Any]] = []
 
     def _concerns(self, request: RequestPlan) -> bool:
