@@ -168,6 +168,8 @@ def _larger_than_nodes(data: JobFacts) -> list[str]:
         rows = data.capacity_of(cls)
         of_cards = [row for row in rows if row.card in cards.alternatives]
         others = [[row] for row in rows if row.card not in cards.alternatives]
+        if cls.claims and any(not each.node for each in data.session_snapshot.devices.slices.values()):
+            of_cards = []  # devices that several nodes reach are in no row of a node
         for own in [of_cards, *others] if of_cards else others:
             more = places_of(data.node_groups, cls, cards.names or None)
             if more is None or any(awaits_slices(data.session_snapshot, task) for task in data.waiting[:1]):
