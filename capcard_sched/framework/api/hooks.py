@@ -225,7 +225,8 @@ HOOKS: tuple[Hook, ...] = (
     # pod signatures
     Hook(
         "signature",
-        "(queue, task) -> hashable | None: depends on the task's class, labels, namespace and job, nothing else of it",
+        "(queue, task) -> hashable | None: depends on the task's class, labels, namespace and job, nothing else of it. "
+        "Read once for pods that are placed together: `allocatable_many` limits their number",
         "enablePredicate",
         Combine.MERGE,
         "the class alone",
