@@ -10,6 +10,8 @@ import msgspec
 import pytest
 import yaml
 
+from capcard_sched.model.card_devices import CardDevice
+from capcard_sched.model.card_labels import CardLabels
 from capcard_sched.model.decode_errors import field_problem
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone, ObjectUnreadable
 from capcard_sched.model.intents import ObjectRef
@@ -246,3 +248,18 @@ def test_ten_thousand_devices_in_one_pool() -> None:
 
 def test_there_are_sixty_rows() -> None:
     assert len({row.id for row in ROWS}) == len(ROWS) >= 60
+
+
+def test_the_event_about_a_card_follows_the_rules_of_its_driver() -> None:
+    world = _prepared()
+    found = _slice("bad", 1)
+    found["spec"]["devices"][0]["attributes"]["model"] = {"string": "A|B"}
+    give(world.h, "ResourceSlice", {**found, "metadata": {"name": "bad", "uid": "b"}})
+    state = world.h.core.snapshot().state
+
+    def problems(*rules: CardDevice) -> int:
+        state.card_labels = CardLabels(devices=rules)
+        world.run()
+        return len(state.problems)
+
+    assert [problems(), problems(CardDevice("good.example.com", ("model",))), problems()] == [0, 1, 0]

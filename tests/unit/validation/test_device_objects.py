@@ -44,3 +44,17 @@ def test_the_simulator_refuses_them_and_reads_the_rest() -> None:
     assert [each.origin.number for each in problems] == list(range(len(bad)))
     assert {each.origin.source for each in scenario.entries} == {"good.yaml"}
     assert len(scenario.entries) == len(GOOD)
+
+
+def test_objects_of_a_cluster_are_read_as_they_are() -> None:
+    served = [row for row in BAD if row.served]
+    assert served
+    documents = [
+        ManifestDocument(
+            "state.json", number, {**row.object, "metadata": {**row.object["metadata"], "name": f"s{number}"}}
+        )
+        for number, row in enumerate(served)
+    ]
+    scenario, problems = read_scenario((), documents=documents, served=True)
+    assert (len(scenario.entries), problems) == (len(served), [])
+    assert len(read_scenario((), documents=documents)[1]) == len(served)
