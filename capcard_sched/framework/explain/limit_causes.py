@@ -79,7 +79,7 @@ def _above_limit(data: JobFacts, refusal: Refusal, figures: Figures) -> StageRes
     taken = max(0.0, in_units(resource, figures.total - figures.requested))
     split = _split(resource, taken, in_units(resource, figures.reserved))
     row = data.limit_row(refusal.queue, resource)
-    # `A|B` is the name of a quota of several cards, or stands for the quotas of the alternatives.
+    # `A|B` is the name of a quota of several cards, or names the alternatives, each with a quota of its own.
     is_joint = "|" in resource and row is None
     left = quantity(data.models(resource) if is_joint else resource, max(0.0, limit - taken))
     needs = f"The PodGroup is not admitted: it needs {quantity(data.models(resource), needed)}"
