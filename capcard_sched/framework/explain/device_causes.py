@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from capcard_sched.devices.ledger import is_of_one_node
 from capcard_sched.framework.explain.capacity import workload_name
-from capcard_sched.framework.explain.sentences import nearest
+from capcard_sched.framework.explain.sentences import hint
 from capcard_sched.framework.toolkit.device_cards import claim_of, may_match, plan_of
 from capcard_sched.model.quoting import brief, escaped, plural
 from capcard_sched.model.selectors import untolerated_taint
@@ -36,17 +36,15 @@ def missing_claims(snapshot: Snapshot, task: Task) -> str:
         if each.claim:
             kind, name, known = "ResourceClaim", each.claim, snapshot.claims.claims.keys()
         if name and f"{task.namespace}/{name}" not in known:
-            close = nearest(name, [key.partition("/")[2] for key in known if key.startswith(f"{task.namespace}/")])
-            meant = f"; did you mean {escaped(close)}?" if close else ""
-            found.append(f"{kind} {escaped(name)} does not exist{meant}")
+            here = [key.partition("/")[2] for key in known if key.startswith(f"{task.namespace}/")]
+            found.append(f"{kind} {escaped(name)} does not exist{hint(name, here)}")
     return "; ".join(dict.fromkeys(found))
 
 
 def class_hint(snapshot: Snapshot, text: str) -> str:
     """`; did you mean gpu.nvidia.com?` after a text about a DeviceClass that does not exist; "" without one."""
     found = _NO_CLASS.search(text)
-    near = nearest(found[1], snapshot.devices.classes) if found is not None else ""
-    return f"; did you mean {escaped(near)}?" if near else ""
+    return hint(found[1], snapshot.devices.classes) if found is not None else ""
 
 
 def allocated_claims(snapshot: Snapshot, task: Task) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from capcard_sched.model.diagnosis import MOST_LISTED, LimitUse
 from capcard_sched.model.quantity import shown_amount
-from capcard_sched.model.quoting import brief, with_singulars
+from capcard_sched.model.quoting import brief, escaped, with_singulars
 from capcard_sched.model.selectors import BLOCKING_EFFECTS
 
 if TYPE_CHECKING:
@@ -68,6 +68,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
         return folded[longer[0]]
     close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=_CLOSE)
     return folded[close[0]] if close else ""
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """`; did you mean data?`: the end of a sentence about a name that does not exist; "" if none is similar."""
+    close = nearest(name, known)
+    return f"; did you mean {escaped(close)}?" if close else ""
 
 
 def plain(text: str) -> str:

@@ -73,8 +73,7 @@ def _without_group(data: JobFacts) -> str:
     text = sentences.plain(data.refusals[0].message)
     if native:
         text = f"PodGroup {escaped(native)} of scheduling.k8s.io does not exist"
-    near = sentences.nearest(native or job.name, known)
-    return f"{text}; did you mean {escaped(near)}?" if near else text
+    return text + sentences.hint(native or job.name, known)
 
 
 def _queue_admits_nothing(data: JobFacts) -> StageResult | None:

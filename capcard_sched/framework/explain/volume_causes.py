@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
-from capcard_sched.framework.explain.sentences import nearest
+from capcard_sched.framework.explain.sentences import hint
 from capcard_sched.model.quoting import brief, escaped
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ def unbound_claims(storage: Storage, task: Task) -> str:
 def _similar(storage: Storage, namespace: str, name: str) -> str:
     """`; did you mean data?`: the claim of a namespace that a name misspells; "" for none."""
     known = [claim.name for key, claim in storage.claims.items() if key.startswith(f"{namespace}/")]
-    close = nearest(name, known) if len(known) <= _MOST_NAMES else ""
-    return f"; did you mean {escaped(close)}?" if close else ""
+    return hint(name, known) if len(known) <= _MOST_NAMES else ""
 
 
 def awaits_volumes(storage: Storage, task: Task) -> bool:
@@ -126,8 +125,7 @@ def _unbound(storage: Storage, claim: VolumeClaim) -> str:
         return "it has no StorageClass, and no PersistentVolume without one is bound to it"
     of_class = storage.classes.get(claim.class_name)
     if of_class is None:
-        close = nearest(claim.class_name, storage.classes)
-        return f"StorageClass {name} does not exist{f'; did you mean {escaped(close)}?' if close else ''}"
+        return f"StorageClass {name} does not exist{hint(claim.class_name, storage.classes)}"
     if not of_class.provisions:
         return f"StorageClass {name} provisions no volumes, and no PersistentVolume of it is bound to the claim"
     return f"provisioner {escaped(of_class.provisioner)} of StorageClass {name} has not provisioned its volume"
