@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -48,6 +48,10 @@ class ClaimAllocation(msgspec.Struct, frozen=True):
     extended: ExtendedClaim | msgspec.UnsetType = msgspec.UNSET
     #: Annotations of the claim to write before the allocation; unset without one.
     annotations: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+
+
+#: `Bind.annotations` of pods without any: a session that binds 10,000 of them holds 0.6 MiB less.
+NO_ANNOTATIONS: Final[dict[str, str]] = {}
 
 
 class Bind(_Intent, frozen=True):

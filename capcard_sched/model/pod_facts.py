@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.cooldown import Cooldown, cooldown_of
-from capcard_sched.model.job import GRACE_SECONDS
+from capcard_sched.model.job import GRACE_SECONDS, NO_ENTRIES
 from capcard_sched.model.kinds import owner_kind
 from capcard_sched.model.kube_groups import job_name
 from capcard_sched.model.objects import ObjectMeta
@@ -19,8 +20,6 @@ from capcard_sched.model.timestamps import parse_time
 from capcard_sched.model.unsupported import unsupported_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from capcard_sched.model.objects import PodObject, PodSpec
 
 #: The value of `volcano.sh/revocable-zone` of pods that tolerate the nodes of any zone; no other value is supported.
@@ -46,7 +45,7 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     #: As written; readers check whether the pod accepts the card.
     assigned_card: str
     #: Its annotations of `annotations.DEVICE_ANNOTATIONS`.
-    device_notes: dict[str, str]
+    device_notes: Mapping[str, str]
     #: None when unset.
     cooldown: Cooldown | None
     #: Kind of the first owner reference, "" without one.
@@ -141,9 +140,9 @@ def group_of(annotations: Mapping[str, str]) -> str:
     return annotations.get(keys.GROUP_NAME) or annotations.get(keys.GROUP_NAME_ALIAS) or ""
 
 
-def _device_notes(annotations: Mapping[str, str]) -> dict[str, str]:
+def _device_notes(annotations: Mapping[str, str]) -> Mapping[str, str]:
     found = keys.DEVICE_ANNOTATIONS & annotations.keys()
-    return {key: annotations[key] for key in sorted(found)} if found else {}
+    return {key: annotations[key] for key in sorted(found)} if found else NO_ENTRIES
 
 
 def _class_annotations(annotations: Mapping[str, str], labels: Mapping[str, str]) -> dict[str, str]:

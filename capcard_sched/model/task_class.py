@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from capcard_sched.model.resources import Vector
 
 
+#: Sizes of jobs whose requests a class keeps. 10,000 running pods in gangs of 8 take 0.4 MiB less.
+_MOST_MULTIPLES: Final = 64
+
+
 class ContainerAmounts(NamedTuple):
     """Extended resources of one container, as name and thousandths, sorted by name."""
 
@@ -107,6 +111,30 @@ class TaskClass(PodTemplate):
     alike: int = 0
     #: The limit of affinity terms or spread constraints that its pods exceed (`model.term_limits`), "" for none.
     term_excess: str = ""
+    #: `request` of several pods by their number, as far as jobs have them: equal jobs share one vector.
+    _multiples: dict[int, Vector] = field(init=False)
+
+    def set_request(self, request: Vector) -> None:
+        """Set `request`."""
+        self.request, self._multiples = request, {1: request}
+
+    def request_of(self, pods: int) -> Vector:
+        """`request` of a number of pods, below 0 to subtract them. Not to be changed."""
+        found = self._multiples.get(pods)
+        if found is None:
+            if len(self._multiples) > _MOST_MULTIPLES:
+                self._multiples = {1: self.request}
+            found = self._multiples[pods] = self.request * pods
+        return found
+
+    def changed_sum(self, held: Vector, before: int, pods: int) -> Vector:
+        """A sum over `before` pods, with further ones of this class, below 0 to subtract them.
+
+        Sums over pods of this class alone are `request_of` their number, and stay so.
+        """
+        if before == 0 or held is self._multiples.get(before):
+            return self.request_of(before + pods)
+        return held + self.request_of(pods)
 
     def __repr__(self) -> str:
         return f"TaskClass({self.id}, {dict(self.requests)})"

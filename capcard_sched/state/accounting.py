@@ -8,10 +8,11 @@ The property tests rebuild all sums from scratch and compare.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from capcard_sched.model.job import NO_ENTRIES
 from capcard_sched.model.status import (
     ALLOCATED,
     ALLOCATED_STATUSES,
@@ -141,43 +142,35 @@ class Accounting:
         first, count = tasks[0], sign * len(tasks)
         status, cls = first.status, first.cls
         self._changes.jobs.add(job.key)
-        pending = status is PENDING and not (first.gated or first.held)
-        waiting = job.pending if pending else job.gated if status is PENDING and first.gated else None
-        for task in tasks:
-            if sign > 0:
-                job.tasks[task.uid] = task
-                if waiting is not None:
-                    waiting[task.uid] = task
-            else:
-                del job.tasks[task.uid]
-                if waiting is not None:
-                    del waiting[task.uid]
+        if sign > 0:
+            _join(job, tasks)
+        else:
+            _leave(job, tasks)
         job.counts[status] += count
         if status is PENDING and cls.best_effort and not first.gated:
             job.pending_best_effort += count
         if job.min_task_member or job.groups is not None:
             for task in tasks:
                 _count_member(job, task, sign)
-        # Vectors of jobs are replaced, never changed in place: jobs without usage, and jobs of one pod, share them.
-        change = cls.request if count == 1 else cls.request * count
-        job.total_request = change if len(job.tasks) == count else job.total_request + change
+        # Vectors of jobs are replaced, never changed in place: jobs without usage, or with equal pods, share them.
+        job.total_request = cls.changed_sum(job.total_request, len(job.tasks) - count, count)
         bound = status in BOUND_STATUSES and first.node is not None
         if bound:
             job.bound += count
             if cls.unoffered:
                 self._count_unoffered(job, cls, count)
         if status in ALLOCATED_STATUSES:
-            self._charge(job, change, releasing=False)
+            self._charge(job, cls, count, releasing=False)
         elif bound:
-            self._charge(job, change, releasing=True)
+            self._charge(job, cls, count, releasing=True)
 
-    def _charge(self, job: Job, change: Vector, *, releasing: bool) -> None:
-        """Adds to the allocated or releasing amounts of a job and of its queue."""
-        queue = self._queue_of(job)
+    def _charge(self, job: Job, cls: TaskClass, count: int, *, releasing: bool) -> None:
+        """Adds the amounts of `count` tasks to those allocated or releasing, of a job and of its queue."""
+        queue, change = self._queue_of(job), cls.request_of(count)
         if releasing:
             job.releasing = job.releasing + change
         else:
-            job.allocated = job.allocated + change
+            job.allocated = cls.changed_sum(job.allocated, job.allocated_tasks - count, count)
         if queue is not None:
             amounts = queue.releasing if releasing else queue.allocated
             amounts += change
@@ -206,7 +199,6 @@ class Accounting:
         counts[PENDING] -= count
         counts[status] += count
         cls = tasks[0].cls
-        pending = job.pending
         table = self._nodes
         request = cls.request
         allocated = status is ALLOCATED
@@ -219,11 +211,10 @@ class Accounting:
             task.status = status
             task.node = node
             node.tasks[task.uid] = task
-        if count == len(pending):
-            pending.clear()
+        if count == len(job.pending):
+            job.pending = NO_ENTRIES
         else:
-            for task in tasks:
-                del pending[task.uid]
+            job.pending = _without(dict(job.tasks) if job.pending is job.tasks else job.pending, tasks)
         if rows:
             self._fill_rows(fills, target, amounts)
         if cls.best_effort:
@@ -231,10 +222,10 @@ class Accounting:
         if job.min_task_member or job.groups is not None:
             _shift_members(job, tasks, PENDING, status)
         if allocated:
-            change = request if count == 1 else request * count
+            change = cls.request_of(count)
             if rows:
                 table.total_used += change
-            job.allocated = job.allocated + change
+            job.allocated = cls.changed_sum(job.allocated, job.allocated_tasks - count, count)
             queue = self._queue_of(job)
             if queue is not None:
                 queue.allocated += change
@@ -266,7 +257,7 @@ class Accounting:
             if node.known:
                 self.charge_row(node.row, task, -1)
             if status in ALLOCATED_STATUSES:
-                job.allocated = job.allocated - cls.request
+                job.allocated = cls.changed_sum(job.allocated, job.allocated_tasks + 1, -1)
                 queue = self._queue_of(job)
                 if queue is not None:
                     queue.allocated -= cls.request
@@ -275,7 +266,7 @@ class Accounting:
             if job.min_task_member or job.groups is not None:
                 _shift_members(job, [task], status, PENDING)
             task.status, task.node = PENDING, None
-            job.pending[task.uid] = task
+            job.pending = _with(job.pending, (task,))
 
     def set_binding(self, job: Job, tasks: list[Task]) -> None:
         """Commit: ALLOCATED tasks become BINDING. Amounts do not change."""
@@ -341,9 +332,61 @@ class Accounting:
         self.move(task, self._former.pop(task.uid, TaskStatus.RUNNING), task.node)
 
 
+def _with(waiting: Mapping[str, Task], tasks: Sequence[Task]) -> Mapping[str, Task]:
+    """Waiting tasks of a job with further ones: the same mapping, unless it was empty."""
+    found = {} if waiting is NO_ENTRIES else cast("dict[str, Task]", waiting)
+    for task in tasks:
+        found[task.uid] = task
+    return found
+
+
+def _without(waiting: Mapping[str, Task], tasks: Sequence[Task]) -> Mapping[str, Task]:
+    """Waiting tasks of a job without some of them; a job without any keeps no mapping of its own."""
+    found = cast("dict[str, Task]", waiting)
+    for task in tasks:
+        del found[task.uid]
+    return found or NO_ENTRIES
+
+
+def _join(job: Job, tasks: Sequence[Task]) -> None:
+    """Add tasks that are alike to the mappings of their job."""
+    first = tasks[0]
+    waits = first.status is PENDING and not (first.gated or first.held)
+    if job.pending is job.tasks and not waits:
+        job.pending = dict(job.tasks) or NO_ENTRIES
+    for task in tasks:
+        job.tasks[task.uid] = task
+    if waits and len(job.tasks) == len(tasks):
+        job.pending = job.tasks
+    elif waits and job.pending is not job.tasks:
+        job.pending = _with(job.pending, tasks)
+    elif first.status is PENDING and first.gated:
+        job.gated = _with(job.gated, tasks)
+
+
+def _leave(job: Job, tasks: Sequence[Task]) -> None:
+    """Undo `_join`."""
+    first = tasks[0]
+    for task in tasks:
+        del job.tasks[task.uid]
+    if first.status is not PENDING or (first.held and not first.gated):
+        return
+    if first.gated:
+        job.gated = _without(job.gated, tasks)
+    elif job.pending is not job.tasks:
+        job.pending = _without(job.pending, tasks)
+
+
+def _role_of(job: Job, task: Task) -> list[int]:
+    if job.roles is NO_ENTRIES:
+        job.roles = {}
+    roles = cast("dict[str, list[int]]", job.roles)
+    return roles.setdefault(task.role, [0] * (_BEST_EFFORT + 1))
+
+
 def recount_members(job: Job) -> None:
     """Rebuild the counters of roles and subgroups of a job after their minimums changed."""
-    job.roles = {}
+    job.roles = NO_ENTRIES
     if job.min_task_member or job.groups is not None:
         for task in job.tasks.values():
             _count_member(job, task, +1)
@@ -352,7 +395,7 @@ def recount_members(job: Job) -> None:
 def _count_member(job: Job, task: Task, sign: int) -> None:
     """Add (+1) a task to the counters of its role and subgroup, or subtract (-1) it."""
     if job.min_task_member:
-        role = job.roles.setdefault(task.role, [0] * (_BEST_EFFORT + 1))
+        role = _role_of(job, task)
         role[task.status] += sign
         if task.status is PENDING and task.cls.best_effort and not task.gated:
             role[_BEST_EFFORT] += sign
@@ -367,7 +410,7 @@ def _shift_members(job: Job, tasks: list[Task], before: TaskStatus, after: TaskS
     if job.groups is not None:
         job.groups.shift(tasks, before, after)
     for task in tasks if job.min_task_member else ():
-        role = job.roles.setdefault(task.role, [0] * (_BEST_EFFORT + 1))
+        role = _role_of(job, task)
         role[before] -= 1
         role[after] += 1
         if task.cls.best_effort:

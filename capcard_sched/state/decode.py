@@ -12,6 +12,7 @@ from capcard_sched.model.annotations import OVERSUBSCRIPTION_CPU, OVERSUBSCRIPTI
 from capcard_sched.model.group_affinity import group_terms
 from capcard_sched.model.groups import group_policies
 from capcard_sched.model.hyper_nodes import network_topology
+from capcard_sched.model.job import NO_ENTRIES, shared_counts
 from capcard_sched.model.kinds import BATCH_API
 from capcard_sched.model.limits import quota_amounts
 from capcard_sched.model.ownership import controller_of_meta
@@ -37,12 +38,9 @@ if TYPE_CHECKING:
         RawQuantity,
     )
 
-#: Shared by objects without annotations or labels: most PodGroups have none.
-NOTHING: Mapping[str, Any] = {}
 #: Resources of one node that are offered: native ones first, then others in order of name.
 MOST_RESOURCES: Final = 128
 _TRAVERSE, _IN_TURN = "traverse", "fifo"
-NO_COUNTS = (0, 0, 0)
 _AMOUNT = re.compile(r"[0-9]{1,18}(\.[0-9]{0,18})?")
 
 #: Fields of a node, a queue or a task, by name.
@@ -217,7 +215,7 @@ def group_facts(obj: PodGroupObject, default_queue: str) -> tuple[GroupFacts, st
         created=parse_time(meta.creation_timestamp),
         queue=intern(spec.queue or default_queue),
         min_member=max(0, spec.min_member or 0),
-        min_task_member=dict(spec.min_task_member) if spec.min_task_member else NOTHING,
+        min_task_member=dict(spec.min_task_member) if spec.min_task_member else NO_ENTRIES,
         min_resources=(
             parse_amounts(spec.min_resources, "spec.minResources", problems) if spec.min_resources is not None else None
         ),
@@ -225,13 +223,9 @@ def group_facts(obj: PodGroupObject, default_queue: str) -> tuple[GroupFacts, st
         priority_class_name=spec.priority_class_name or "",
         phase=phase,
         conditions=status.conditions or (),
-        status_counts=(
-            (status.running or 0, status.succeeded or 0, status.failed or 0)
-            if status.running or status.succeeded or status.failed
-            else NO_COUNTS
-        ),
-        annotations=meta.annotations or NOTHING,
-        labels=meta.labels or NOTHING,
+        status_counts=shared_counts(status.running or 0, status.succeeded or 0, status.failed or 0),
+        annotations=meta.annotations or NO_ENTRIES,
+        labels=meta.labels or NO_ENTRIES,
         topology=network_topology(spec.network_topology, problems),
         anti_affinity=group_terms(spec.topology_affinity, problems),
         policies=group_policies(spec.sub_group_policy, problems),

@@ -79,7 +79,7 @@ def _getter(owner: type, *computed: str) -> tuple[tuple[str, ...], Callable[[Any
 
 _TASK_FIELDS, _TASK = _getter(Task, "cls", "job", "name", "node", "status")
 _CLASS_FIELDS, _CLASS = _getter(
-    TaskClass, "alike", "charge", "claims", "fit_request", "id", "request", "unoffered", "unplaced"
+    TaskClass, "_multiples", "alike", "charge", "claims", "fit_request", "id", "request", "unoffered", "unplaced"
 )
 # A fresh state has `node_limit` only from its first session on.
 _JOB_FIELDS, _JOB = _getter(

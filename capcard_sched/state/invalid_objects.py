@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from capcard_sched.model.annotations import CARD_ASSIGNED, CARD_NAME, CARD_NAME_ALIAS, FIXED_DEVICE_ANNOTATIONS
+from capcard_sched.model.job import NO_ENTRIES
 from capcard_sched.model.quoting import shortened
 
 if TYPE_CHECKING:
@@ -117,4 +118,4 @@ def fixed_notes(known: Task, facts: PodFacts, node_name: str) -> Mapping[str, st
         return facts.device_notes
     fixed = {key: text for key, text in known.device_notes.items() if key in FIXED_DEVICE_ANNOTATIONS}
     others = {key: text for key, text in facts.device_notes.items() if key not in FIXED_DEVICE_ANNOTATIONS}
-    return dict(sorted((fixed | others).items()))
+    return dict(sorted((fixed | others).items())) or NO_ENTRIES

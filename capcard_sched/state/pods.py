@@ -11,7 +11,7 @@ import msgspec
 from capcard_sched.model import deltas
 from capcard_sched.model.annotations import DEVICE_ANNOTATIONS
 from capcard_sched.model.intents import ObjectRef
-from capcard_sched.model.job import Node, Task
+from capcard_sched.model.job import NO_ENTRIES, Node, Task
 from capcard_sched.model.kube_groups import kube_name
 from capcard_sched.model.objects import PodObject
 from capcard_sched.model.pod_facts import FactsReader
@@ -327,7 +327,7 @@ class PodTable:
     def assume_device_notes(task: Task, annotations: Mapping[str, str]) -> None:
         """Assume the device annotations that the binding of a pod writes."""
         found = DEVICE_ANNOTATIONS & annotations.keys()
-        task.device_notes = {key: annotations[key] for key in sorted(found)} if found else {}
+        task.device_notes = {key: annotations[key] for key in sorted(found)} if found else NO_ENTRIES
 
     def drop(self, namespace: str, name: str, uid: str) -> None:
         """Apply the deletion of a pod; an empty uid matches any pod of the name."""

@@ -131,6 +131,10 @@ class ChargeSum(dict[str, int]):
         return uncovered
 
 
+#: The sums of a job without any. Sums of jobs are replaced, never changed in place: jobs with equal ones share them.
+NO_CHARGE: Final = ChargeSum()
+
+
 class JobQuantities(NamedTuple):
     """Amounts of one job, derived from its pods and annotations."""
 

@@ -16,7 +16,7 @@ from capcard_sched.model.annotations import SERVICE_TYPE
 from capcard_sched.model.queue import ancestors
 from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN
 from capcard_sched.model.status import PLACED_STATUSES, SESSION_STATUSES, TaskStatus
-from capcard_sched.plugins.capacity_card.charge import PLAIN, ChargeSum
+from capcard_sched.plugins.capacity_card.charge import NO_CHARGE, PLAIN, ChargeSum
 from capcard_sched.plugins.capacity_card.quota import (
     NO_PODS,
     JobAccount,
@@ -40,13 +40,15 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments, ServiceType
     from capcard_sched.plugins.capacity_card.card_inventory import CardInventory
     from capcard_sched.plugins.capacity_card.cards import CardDemand
-    from capcard_sched.plugins.capacity_card.charge import Charge, JobQuantities
+    from capcard_sched.plugins.capacity_card.charge import Charge, JobQuantities, Part
     from capcard_sched.plugins.capacity_card.minimum import Minimum
     from capcard_sched.plugins.capacity_card.shared_claims import SharedClaims
 
 #: Statuses of charged pods: on a node until they are gone, and inside a session the nominated ones.
 CHARGED_STATUSES = PLACED_STATUSES | {TaskStatus.PIPELINED}
 _NO_CHARGES: Mapping[str, Charge] = {}
+#: Unused sums that may stay shared, beyond twice the number of jobs.
+_SPARE = 1024
 
 
 class Ledger:
@@ -67,6 +69,11 @@ class Ledger:
         self.jobs: dict[str, JobAccount] = {}
         #: Thousandths of cards that charged pods hold, by (card, service type); entries stay at 0.
         self.by_service: dict[tuple[str, ServiceType], int] = {}
+        #: Sums of jobs by content, and the same by service type: jobs with equal ones share them.
+        self._sums: dict[tuple[Part, ...], ChargeSum] = {}
+        self._services: dict[
+            tuple[tuple[tuple[str, ServiceType], int], ...], Mapping[tuple[str, ServiceType], int]
+        ] = {}
         #: Events that contradict the ledger: pods charged twice, or discharged without a charge.
         self.internal_errors = 0
         #: Queue name to `spec.parent`, as of the tree of accounts.
@@ -90,6 +97,9 @@ class Ledger:
         `claimed`: keys of jobs whose ResourceClaims changed. Returns the rebuilt queues and jobs by name and key.
         """
         self._session, changed = session, session.changed
+        for shared in (self._sums, self._services):
+            if len(shared) > 2 * len(self.jobs) + _SPARE:
+                shared.clear()
         names = self.queues.keys() | session.queues.keys() if changed.everything else set(changed.queues)
         keys = self.jobs.keys() | session.jobs.keys() if changed.everything else changed.jobs | self._touched | claimed
         for one in self.jobs.values() if renamed else ():
@@ -182,14 +192,15 @@ class Ledger:
         if before is None and len(job.pending) == len(job.tasks):
             self._open_job(job)
             return
-        charges = self._charges(job, _NO_CHARGES if before is None else before.charges, relabeled, moved)
+        known = _NO_CHARGES if before is None else before.charges
+        charges = self._charges(job, known, relabeled, moved)
         releasing = TaskStatus.RELEASING
         gone = [uid for uid in charges if job.tasks[uid].status is releasing] if job.counts[releasing] else ()
         leaving = frozenset(gone) or NO_PODS
         if before is not None:
             place = job, self.queues[job.queue], job.annotations.get(SERVICE_TYPE), charges, leaving
-            if place == (before.job, before.queue, before.service, before.charges, before.leaving):
-                before.admitted = False
+            if place == (before.job, before.queue, before.service, known, before.leaving):
+                before.admitted, before.charges = False, charges
                 self._stale[job.queue][job.key] = None
                 return
             self._close_job(job.key)
@@ -232,7 +243,7 @@ class Ledger:
     def _open_job(self, job: Job) -> JobAccount:
         queue = self.queues[job.queue]
         account = self.jobs[job.key] = JobAccount(job, queue, job.annotations.get(SERVICE_TYPE), job.phase)
-        queue.jobs.add(job.key)
+        queue.jobs[job.key] = None
         self._stale[queue.name][job.key] = None
         return account
 
@@ -243,7 +254,7 @@ class Ledger:
         self._shared.close(account)
         queue = account.queue
         self._stale[queue.name].pop(key, None)
-        queue.jobs.discard(key)
+        queue.jobs.pop(key, None)
         for book in queue.books:
             book -= account  # noqa: PLW2901 - in place
         queue.invalidate()
@@ -258,18 +269,21 @@ class Ledger:
             self.internal_errors += len(tasks)
             return
         demand = self._demands.of(cls)
-        charges = account.charges
         is_open = demand.several or demand.error or demand.shared or demand.ranges
         card, fixed = demand.claim.card, not is_open
         is_equal = fixed and (demand.by_claims or self._inventory.is_on_each(card, placement.nodes))
         if is_equal and tasks[0].status in SESSION_STATUSES:
-            new = {task.uid: demand.claim for task in tasks if task.uid not in charges}
-            charges.update(new)
+            known = account.charges
+            new = {task.uid: demand.claim for task in tasks if task.uid not in known}
+            if known:
+                account.open_charges().update(new)
+            else:
+                account.charges = new
             self.internal_errors += len(tasks) - len(new)
             self._book(account, cls, demand.claim, len(new))
         else:
             given: dict[Charge, int] = {}
-            taken = ChargeSum()
+            taken, charges = ChargeSum(), account.open_charges()
             for task, node in zip(tasks, placement.nodes, strict=True):
                 if task.uid in account.leaving:
                     account.leaving -= {task.uid}
@@ -296,14 +310,15 @@ class Ledger:
             self.internal_errors += len(placement.tasks)
             return
         given: dict[Charge, int] = {}
+        charges = account.open_charges()
         shared = self._demands.of(placement.cls).shared if placement.cls.claims else ()
         for task in placement.tasks:
-            charge = account.charges.get(task.uid)
+            charge = charges.get(task.uid)
             if charge is None or task.uid in account.leaving:
                 self.internal_errors += 1
             elif task.status in SESSION_STATUSES:
                 given[charge] = given.get(charge, 0) + 1
-                del account.charges[task.uid]
+                del charges[task.uid]
                 if shared:
                     self._shared.drop(task.uid, shared)
             else:
@@ -337,12 +352,13 @@ class Ledger:
 
     def _recharge(self, account: JobAccount, uid: str, cards: tuple[tuple[str, int], ...], times: int) -> None:
         """Adds to the cards that a pod is charged."""
-        cls, before = account.job.tasks[uid].cls, account.charges[uid]
+        charges = account.open_charges()
+        cls, before = account.job.tasks[uid].cls, charges[uid]
         held = dict(before.held)
         for card, amount in cards:
             held[card] = held.get(card, 0) + amount * times
         main, *others = held.items()
-        charge = account.charges[uid] = self._demands.of(cls).on(*main, *sorted([each for each in others if each[1]]))
+        charge = charges[uid] = self._demands.of(cls).on(*main, *sorted([each for each in others if each[1]]))
         for each, sign in ((before, -1), (charge, 1)):
             self._book(account, cls, each, sign)
             if uid in account.leaving:
@@ -391,18 +407,28 @@ class Ledger:
 
     def _book(self, account: JobAccount, cls: TaskClass, charge: Charge, times: int) -> None:
         amounts = charge.amounts if times == 1 else [(key, amount * times) for key, amount in charge.amounts]
-        account.allocated.add(amounts)
+        account.allocated = self._added(account.allocated, amounts)
         for book in account.queue.books:
             book.allocated.add(amounts)
             book.seen.update(account.allocated)
         for card, amount in charge.cards:
             held = card, self._arguments.service_type(account.job, cls)
-            account.by_service[held] = account.by_service.get(held, 0) + amount * times
+            total = account.by_service.get(held, 0) + amount * times
+            of_job = {**account.by_service, held: total}
+            account.by_service = self._services.setdefault(tuple(of_job.items()), of_job)
             self.by_service[held] = self.by_service.get(held, 0) + amount * times
 
-    @staticmethod
-    def _release(account: JobAccount, charge: Charge, times: int = 1) -> None:
-        for book in (account, *account.queue.books):
+    def _added(self, held: ChargeSum, amounts: Iterable[Part], times: int = 1) -> ChargeSum:
+        """A sum of a job with further amounts."""
+        found = ChargeSum(held)
+        found.add(amounts, times)
+        if not found:
+            return NO_CHARGE
+        return self._sums.setdefault(tuple(found.items()), found)
+
+    def _release(self, account: JobAccount, charge: Charge, times: int = 1) -> None:
+        account.releasing = self._added(account.releasing, charge.amounts, times)
+        for book in account.queue.books:
             book.releasing.add(charge.amounts, times)
 
     def _moved(self, account: JobAccount) -> None:

@@ -77,7 +77,7 @@ def _check_explanations(cluster: LoadedCluster, jobs: list[dict[str, Any]], queu
         session = cluster.core.snapshot().session
         assert session is not None
         if (
-            session.results.binds or session.results.report.enqueued
+            session.results.bound or session.results.report.enqueued
         ):  # the figures of `explain` are those of the next session
             continue
         for limit in diagnosis.queue.limits:

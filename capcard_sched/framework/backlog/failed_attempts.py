@@ -456,7 +456,7 @@ def _class_key(signature: PodSignature, task: Task) -> Hashable:
 
 def _by_class(job: Job, needs: Mapping[PodSignature, int]) -> dict[PodSignature, _Need]:
     """One signature of each class, with what the job needs of the class."""
-    samples = {task.cls: task for task in reversed(job.pending.values())}
+    samples = {task.cls: task for task in reversed([*job.pending.values()])}
     found: dict[Hashable, tuple[PodSignature, _Need]] = {}
     for signature, needed in needs.items():
         sample = samples[signature.cls]

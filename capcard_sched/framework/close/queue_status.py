@@ -68,7 +68,7 @@ class QueueStatuses:
             if shown is not None and allocated == {key: value for key, value in shown.items() if value}:
                 self._statuses.confirm(name)
                 continue
-            if self._statuses.may_write(name, allocated, session.now):
+            if self._statuses.may_write(name, frozenset(allocated.items()), session.now):
                 queue.status_allocated = allocated
                 amounts = {"cpu": 0, "memory": 0, **allocated}
                 intents.append(
@@ -84,7 +84,8 @@ class QueueStatuses:
                 for key, value in session.results.queue_annotations[name].items()
                 if queue.annotations.get(key) != value
             }
-            if changes and self._annotations.may_write(name, session.results.queue_annotations[name], session.now):
+            wanted = frozenset(session.results.queue_annotations[name].items())
+            if changes and self._annotations.may_write(name, wanted, session.now):
                 intents.append(AnnotateQueue(name, changes))
 
     def _to_check(self, session: Session) -> set[str]:

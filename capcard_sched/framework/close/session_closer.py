@@ -35,6 +35,7 @@ from capcard_sched.model.intents import (
     ObjectRef,
     UpdatePodGroup,
 )
+from capcard_sched.model.job import shared_counts
 from capcard_sched.model.kube_groups import kube_name
 from capcard_sched.model.namespace_queues import missing_text
 from capcard_sched.model.objects import PodGroupCondition
@@ -78,6 +79,8 @@ class SessionCloser:
         #: Job key to the last failure whose texts were written, and the Unix seconds of their next refresh.
         self._failures: dict[str, tuple[FailureKinds, float]] = {}
         self._pod_conditions = PodConditions(precise=precise)
+        #: The last conditions of a job: jobs that start in one session have equal ones, and share them.
+        self._recent_conditions: tuple[PodGroupCondition, ...] = ()
         #: The leader term of the last writes: unsent writes of an earlier term are lost.
         self._term = 0
         self._missing_groups, self._incomplete_gangs = MissingGroups(), IncompleteGangs()
@@ -139,6 +142,7 @@ class SessionCloser:
             self._events.emit(session, intents, notice.object, notice.reason.type, notice.reason.code, notice.message,
                        notice.component, slot=notice.reason.code)  # fmt: skip
         self._keep_failures(session)
+        session.results.end()
         return intents
 
     def _close_plugins(self, session: Session) -> None:
@@ -226,11 +230,11 @@ class SessionCloser:
             wanted = [*wanted, waiting_kube_group(session, job)]
         conditions = self._conditions(session, job, wanted)
         counts = job.counts
-        status_counts = counts[RUNNING], counts[SUCCEEDED], counts[FAILED]
+        status_counts = shared_counts(counts[RUNNING], counts[SUCCEEDED], counts[FAILED])
         changed = phase is not before or unwritten or conditions != job.conditions or status_counts != job.status_counts
         if changed and (
             job.implicit
-            or self._status_writes.may_write(job.key, (job.uid, phase, status_counts, *wanted), session.now)
+            or self._status_writes.may_write(job.key, (phase, status_counts, *wanted), session.now, job.uid)
         ):
             job.conditions, job.status_counts = conditions, status_counts
             if not job.implicit:
@@ -250,7 +254,7 @@ class SessionCloser:
                 )
         if job.topology is not None:
             notes = annotation_changes(session.snapshot.tree, job)
-            if notes and self._annotation_writes.may_write(job.key, (job.uid, notes), session.now):
+            if notes and self._annotation_writes.may_write(job.key, (*notes.items(),), session.now, job.uid):
                 job.annotations = merged(job.annotations, notes)
                 intents.append(AnnotatePodGroup(job.namespace, job.name, job.uid, notes))
         ref = reference(job)
@@ -279,10 +283,10 @@ class SessionCloser:
             self._set(slots, code, "True", row.reason, row.message, session.uid, stamp)
         if not wanted:
             self._end(slots, code, session.uid, stamp)
-        conditions, content = tuple(slots.values()), (job.uid, job.phase, job.status_counts, *wanted)
+        conditions, content = tuple(slots.values()), (job.phase, job.status_counts, *wanted)
         if session.carry_over.is_silent or job.implicit or conditions == job.conditions:
             return
-        if self._status_writes.may_write(job.key, content, session.now):
+        if self._status_writes.may_write(job.key, content, session.now, job.uid):
             job.conditions = conditions
             phase, counts = job.phase.value, job.status_counts
             intents.append(
@@ -305,7 +309,10 @@ class SessionCloser:
         for passing in [type for type in slots if type in _PASSING]:
             if all(condition.type != passing for condition in wanted):
                 self._end(slots, passing, session.uid, stamp)
-        return tuple(slots.values())
+        conditions = tuple(slots.values())
+        if conditions != self._recent_conditions:
+            self._recent_conditions = conditions
+        return self._recent_conditions
 
     def _end(self, slots: dict[str, PodGroupCondition], type: str, uid: str, stamp: str) -> None:
         """A condition that is there becomes False, with its reason and message."""

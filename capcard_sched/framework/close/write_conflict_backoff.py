@@ -6,7 +6,10 @@ are right. An overwritten status is restored once; after that it is left alone f
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
 
 #: Seconds during which an overwritten status is left alone.
 BACKOFF_SECONDS: Final = 60.0
@@ -18,21 +21,30 @@ class WriteConflictBackoff:
     """The last writes about objects of one kind, by key. Times in Unix seconds."""
 
     def __init__(self) -> None:
-        #: Content, time of its first write, and number of writes.
-        self._written: dict[str, tuple[object, float, int]] = {}
+        #: Content, time of its first write, and number of writes, by uid where there is one.
+        self._written: dict[str, tuple[Hashable, float, int]] = {}
+        #: The first writes at one time by content, and that time. Objects with equal content share one record.
+        self._equal: dict[Hashable, tuple[Hashable, float, int]] = {}
+        self._equal_at = 0.0
         #: Objects in backoff, with its end.
         self._backoffs: dict[str, float] = {}
 
-    def may_write(self, key: str, content: object, now: float) -> bool:
-        """Whether to write this content, which differs from the object's; True records the write."""
-        last = self._written.get(key)
+    def may_write(self, key: str, content: Hashable, now: float, uid: str = "") -> bool:
+        """Whether to write this content, which differs from the object's; True records the write.
+
+        `uid`: of the object, when another one may have its key later.
+        """
+        name = uid or key
+        last = self._written.get(name)
         self._backoffs.pop(key, None)
         if last is None or last[0] != content or not 0.0 <= now - last[1] < BACKOFF_SECONDS:
-            self._written[key] = content, now, 1
+            if self._equal_at != now:
+                self._equal, self._equal_at = {}, now
+            self._written[name] = self._equal.setdefault(content, (content, now, 1))
             return True
         _, first, count = last
         if count < _MAX_WRITES:
-            self._written[key] = content, first, count + 1
+            self._written[name] = content, first, count + 1
             return True
         self._backoffs[key] = first + BACKOFF_SECONDS
         return False

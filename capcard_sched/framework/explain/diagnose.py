@@ -84,7 +84,7 @@ def phase_of(job: Job, session: Session) -> str:
 
 def scheduled_pods(job: Job, session: Session) -> int:
     """Pods on nodes, and those that succeeded; without the bindings of the session, which writes nothing."""
-    return job.ready_tasks - len({bind.uid for bind in session.results.binds} & job.tasks.keys())
+    return job.ready_tasks - len(set(session.results.bound) & job.tasks.keys())
 
 
 def waiting_since(job: Job, session: Session) -> float:
@@ -92,7 +92,7 @@ def waiting_since(job: Job, session: Session) -> float:
     pending = [
         *job.pending.values(),
         *job.gated.values(),
-        *(job.tasks[uid] for uid in {b.uid for b in session.results.binds} & job.tasks.keys()),
+        *(job.tasks[uid] for uid in set(session.results.bound) & job.tasks.keys()),
     ]
     if pending and scheduled_pods(job, session) >= job.min_available:
         return min(task.created for task in pending)

@@ -75,7 +75,7 @@ class JobFacts:
         self.tasks = [task for task in job.tasks.values() if not pod or task.name == pod]
         #: The pod that the diagnosis is about; None for all.
         self.pod = next((task for task in self.tasks if pod), None)
-        binds = {bind.uid for bind in session.results.binds}
+        binds = set(session.results.bound)
         #: Bound by the last session, not yet on the cluster.
         self.coming = [task for task in self.tasks if task.uid in binds]
         self.admitted_now = job.key in session.results.report.enqueued

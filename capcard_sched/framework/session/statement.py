@@ -15,7 +15,7 @@ from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.plugin import Placement
 from capcard_sched.framework.backlog.task_outcome import TaskOutcome
 from capcard_sched.model.annotations import QUEUE_ALLOCATION_GATE
-from capcard_sched.model.intents import Bind, Evict
+from capcard_sched.model.intents import NO_ANNOTATIONS, Bind, Evict
 from capcard_sched.model.kube_groups import kube_name
 from capcard_sched.model.status import ALLOCATED, BINDING, BOUND, PIPELINED, RUNNING
 
@@ -255,7 +255,7 @@ class Statement:
                         task.name,
                         uid := task.uid,
                         node.name,
-                        annotations.get(uid, {}) if annotations else {},
+                        annotations.get(uid) or NO_ANNOTATIONS,
                         volumes.get(uid, ()) if volumes else (),
                         locks.get(uid, "") if locks else "",
                         queue,

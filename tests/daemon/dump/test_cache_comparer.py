@@ -199,7 +199,7 @@ runs.counts[TaskStatus.RUNNING] += 1
   PodGroup default/runs: counts: cache {'Running': 3, 'Succeeded': 1}, API {'Running': 2, 'Succeeded'
 waits.phase = type(waits.phase).RUNNING
   PodGroup default/waits: phase: cache Running, API
-waits.pending.clear()
+waits.pending = {}
   PodGroup default/waits: pending: cache also nothing, API also default-c-uid, default-d-uid
 waits.roles["worker"][0] += 1
   PodGroup default/waits: roles: cache {'worker': [3,

@@ -102,7 +102,7 @@ def test_memories_are_dropped_once_they_decide_nothing() -> None:
     h.step(now=1000.0)
     closer = h.core._closer
     assert closer._pod_conditions._written.keys() == {h.task(name).uid for name in ("p0", "lone", "f0")}
-    assert {ref.kind for ref, _ in closer._events._last} >= {"Pod", "PodGroup"}
+    assert {kind for kind, _ in closer._events._last} >= {"Pod", "PodGroup"}
     assert closer._events._repeat_at
     assert closer._incomplete_gangs._ends.keys() == {"default/few"}
     h.do("delete_pod p0; delete_pod lone; delete_pod f0; delete_group g; delete_group few")

@@ -106,3 +106,17 @@ def test_a_clock_that_is_set_back_suppresses_no_write() -> None:
     words = WriteConflictBackoff()
     assert [words.may_write("a", "x", 1000.0) for _ in range(3)] == [True, True, False]
     assert words.may_write("a", "x", 10.0)
+
+
+def test_another_object_of_the_same_key_has_writes_of_its_own() -> None:
+    words = WriteConflictBackoff()
+    assert [words.may_write("a", "x", 0.0, "first") for _ in range(3)] == [True, True, False]
+    assert words.may_write("a", "x", 0.0, "second")
+    assert words.pop_expired(BACKOFF_SECONDS) == [], "the write ended the backoff of the key"
+
+
+def test_objects_with_equal_content_share_its_record() -> None:
+    words = WriteConflictBackoff()
+    assert all(words.may_write(key, ("Running", 1), 5.0) for key in ("a", "b", "a"))
+    assert words.may_write("b", ("Running", 1), 65.0)
+    assert words._written == {"a": (("Running", 1), 5.0, 2), "b": (("Running", 1), 65.0, 1)}

@@ -276,3 +276,47 @@ def test_classes_and_labels_of_pods_that_are_gone_are_forgotten() -> None:
     ids = {task.cls.id for task in state.tasks.values()}
     assert len(ids) == 2
     assert max(ids) >= 3000, "ids are not used twice"
+
+
+# --- shared mappings and sums ----------------------------------------------------------------------------------------
+
+
+def test_waiting_pods_are_the_tasks_of_their_job_until_some_do_not_wait() -> None:
+    state = CheckedState(*CLUSTER, pod("a", group="g"), pod("b", group="g"))
+    job = state.jobs["default/g"]
+    assert job.pending is job.tasks
+    assert list(job.pending) == ["a-uid", "b-uid"]
+    state.apply(pod("a", group="g", node="n1"))
+    assert (list(job.pending), list(job.tasks)) == (["b-uid"], ["b-uid", "a-uid"])
+    state.apply(pod("c", group="g", gated=True))
+    state.apply(pod("b", group="g", node="n1"))
+    assert (dict(job.pending), list(job.gated)) == ({}, ["c-uid"])
+    state.apply(pod("c", group="g"))
+    assert (list(job.pending), dict(job.gated)) == (["c-uid"], {})
+    assert state.jobs["default/g"].pending is not job.tasks
+
+
+def test_a_gated_pod_beside_waiting_ones_does_not_wait() -> None:
+    state = CheckedState(*CLUSTER, pod("a", group="g"), pod("b", group="g", gated=True))
+    job = state.jobs["default/g"]
+    assert (list(job.pending), list(job.gated)) == (["a-uid"], ["b-uid"])
+
+
+def test_jobs_with_equal_pods_share_their_sums() -> None:
+    pods = [pod(f"{job}{index}", group=job, node="n1") for index in range(3) for job in ("g", "h")]
+    state = CheckedState(*CLUSTER, group("h"), *pods)
+    one, other = state.jobs["default/g"], state.jobs["default/h"]
+    assert one.allocated is other.allocated is one.total_request
+    state.delete("Pod", "h1")
+    state.apply(pod("h3", group="h", node="n1", requests={"cpu": 2}))
+    assert state.columns.amounts(other.allocated) == {"cpu": 4000, "pods": 3}
+    assert state.columns.amounts(one.allocated) == {"cpu": 3000, "pods": 3}
+
+
+def test_pods_with_equal_labels_share_them_whatever_came_in_between() -> None:
+    labels = [{"app": "a"}, {"app": "b", "x": ""}, {"x": "", "app": "b"}, {"app": "a"}, {}]
+    state = CheckedState(*CLUSTER, *(pod(f"p{i}", group="g", labels=each) for i, each in enumerate(labels)))
+    found = [state.tasks[f"p{i}-uid"].labels for i in range(5)]
+    assert [dict(each) for each in found] == labels
+    assert found[0] is found[3]
+    assert found[1] is found[2]

@@ -64,3 +64,27 @@ def test_a_job_of_equal_pods_is_counted_as_if_gone_through(
 
     slow = OneByOne(plugin.arguments, plugin.accounts.inventory, plugin.accounts.shared)
     assert counted == slow.quantities(h.job("g"), held)
+
+
+def test_the_charges_of_a_job_are_those_of_its_placed_pods() -> None:
+    h = Harness(CONF.format(arguments={}))
+    h.gpu_node("n1", card="NVIDIA-H200", count=8)
+    h.queue("q", cards={"NVIDIA-H200": 8})
+    for name in ("g", "h"):
+        h.group(name, min_member=1)
+        for index in range(3):
+            h.pod(f"{name}-w-{index}", group=name, card="NVIDIA-H200", cards=1, node="n1" if index < 2 else None)
+    h.session()
+    ledger: Any = h.plugin("capacity-card")
+    one, other = (ledger.accounts.ledger.jobs[f"default/{name}"] for name in ("g", "h"))
+    assert one.allocated is other.allocated
+    assert one.by_service is other.by_service
+    assert one.charges.keys() == {uid for uid, task in h.job("g").tasks.items() if task.node is not None}
+    h.delete_pod("g-w-0")
+    h.session()
+    one = ledger.accounts.ledger.jobs["default/g"]
+    for name, account in (("g", one), ("h", other)):
+        placed = {uid for uid, task in h.job(name).tasks.items() if task.node is not None}
+        assert placed
+        assert (account.charges.keys(), account.allocated["NVIDIA-H200"]) == (placed, 1000 * len(placed))
+    assert len(one.charges) < len(other.charges)
