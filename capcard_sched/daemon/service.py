@@ -32,7 +32,7 @@ from capcard_sched.daemon.wiring import Backend, cancel, open_backend, open_serv
 from capcard_sched.framework.conf.registry import Registry, RegistryError
 from capcard_sched.framework.conf.scheduler_conf import ConfError
 from capcard_sched.framework.core import Core
-from capcard_sched.gc import collect_seldom, settle_memory
+from capcard_sched.gc import collect_seldom, return_free_memory, settle_memory, use_one_arena
 from capcard_sched.kube.connection import ConnectionConfigError, load_connection
 from capcard_sched.kube.kinds import config_map_kinds
 from capcard_sched.kube.queues import ensure_queues
@@ -165,6 +165,7 @@ class Service:
         options = self._options
         self._loop = asyncio.get_running_loop()
         collect_seldom()
+        use_one_arena()
         self._log.info("starting", version=__version__, server=self._connection.server, **options.summary())
         for flag, reason in options.ignored.given().items():
             self._log.warning("flag without effect", flag=flag, reason=reason)
@@ -273,7 +274,7 @@ class Service:
         await backend.informers.wait_synced()
         if backend.leadership.fence is not None:
             await backend.leadership.fence.probe()
-        await self._thread.query(lambda _: None)
+        await self._thread.query(lambda _: return_free_memory())
         self._health.lists_applied()
         if backend.leadership.is_leader():
             self._thread.lead()
