@@ -219,8 +219,8 @@ class _ScenarioReader:
     def report_operators(self) -> None:
         """One warning for each kind of an operator: the first object without pods in the input, and their number.
 
-        The simulator has no operators, so that such an object has the pods of the input only. A pod belongs to each
-        object of its namespace whose name is the value of one of its labels.
+        The simulator has no operators, other than the clusters that `validate` checks manifests for. A pod belongs to
+        each object of its namespace whose name is the value of one of its labels.
         """
         created = [(one.kind, one.body, one.origin) for one in self.operations if one.verb == "create"]
         objects = [*self.entries, *created]
@@ -234,7 +234,7 @@ class _ScenarioReader:
                 found.setdefault(kind, []).append(InputProblem(origin, _NO_OPERATOR, _title(obj)))
         for first, *others in found.values():
             more = f" (and {plural(len(others), 'other object')})" if others else ""
-            self.warnings.append(first._replace(message=f"{first.message}{more}"))
+            self.findings.append(first._replace(message=f"{first.message}{more}"))
 
     def _kind(self, origin: Origin, obj: JsonObject) -> str | None:
         """The kind in the store; None for an unknown version of a known kind."""
