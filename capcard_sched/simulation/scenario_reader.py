@@ -220,14 +220,17 @@ class _ScenarioReader:
         """One warning for each kind of an operator: the first object without pods in the input, and their number.
 
         The simulator has no operators, other than the clusters that `validate` checks manifests for. A pod belongs to
-        each object of its namespace whose name is the value of one of its labels.
+        each object of its namespace whose name is the value of one of its labels; a gang without pods is explained by
+        its PodGroup, which has the name of the object.
         """
         created = [(one.kind, one.body, one.origin) for one in self.operations if one.verb == "create"]
         objects = [*self.entries, *created]
         if not any(is_of_operator(kind) for kind, _, _ in objects):
             return
-        named = {(_address(kind, obj)[0], value)
-                 for kind, obj, _ in objects if kind == POD for value in labels_of(obj).values()}  # fmt: skip
+        named = {_address(kind, obj) for kind, obj, _ in objects if kind == POD_GROUP}
+        for kind, obj, _ in objects:
+            values = labels_of(obj).values() if kind == POD else ()
+            named.update((_address(kind, obj)[0], value) for value in values)
         found: dict[str, list[InputProblem]] = {}
         for kind, obj, origin in objects:
             if is_of_operator(kind) and _address(kind, obj) not in named:
