@@ -75,7 +75,7 @@ CASES: Final[tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...]] = (
     (quantity._scaled_cached, ("64Gi", 0)),
     (queue.namespace_rule, ("team in (a, b)",)),
     (reasons.without_numbers, (_MESSAGE,)),
-    (timestamps.format_timestamp, (1_767_225_600.0,)),
+    (timestamps._format_seconds, (1_767_225_600.0,)),
     (timestamps.parse_timestamp, ("2026-01-01T10:20:30Z",)),
     (yaml_reader._plain_tag, ("nvidia",)),
     (sla.waiting_limit, ("1h",)),

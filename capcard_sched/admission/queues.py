@@ -12,7 +12,8 @@ from capcard_sched.model.cards import CARD, CardSyntaxError, is_card_quota, no_c
 from capcard_sched.model.device_quota import DEVICE_QUOTA_FORM, counts_devices, device_quota_problem
 from capcard_sched.model.namespace_queues import circle
 from capcard_sched.model.quantity import QuantityError, base_amount
-from capcard_sched.model.quoting import plural
+from capcard_sched.model.quoting import escaped, plural
+from capcard_sched.model.resources import CPU
 from capcard_sched.validation.checks import (
     Finding,
     annotation_field,
@@ -162,7 +163,7 @@ def _check_amounts(spec: Json) -> Iterator[Finding]:
             except (QuantityError, TypeError, AttributeError):
                 amount = None
             if amount is None:
-                yield Finding("error", place, f"{shown(quantity)} is not a quantity", "a quantity such as 500m or 16Gi")
+                yield Finding("error", place, *_no_amount(resource, quantity))
             elif amount < 0:
                 yield Finding("error", place, f"{shown(quantity)} is negative", "a quantity of at least 0")
             elif problem := device_quota_problem(resource):
@@ -180,6 +181,20 @@ def _check_amounts(spec: Json) -> Iterator[Finding]:
                 wanted = spec["capability" if more == "capability" else "deserved"][resource]
                 message = f"{less} should less equal than {more}"
                 yield Finding("error", f'{field}["{resource}"]', message, f"at most {wanted}")
+
+
+def _no_amount(resource: str, quantity: object) -> tuple[str, str]:
+    """The problem of an entry without an amount, and the accepted form: the name, or else the quantity."""
+    try:
+        is_quantity = base_amount(CPU, quantity) is not None  # type: ignore[arg-type]
+    except (QuantityError, TypeError, AttributeError):
+        is_quantity = False
+    if is_quantity:
+        return (
+            f"{escaped(resource)} is no resource",
+            "cpu, memory, or a resource with its domain, such as nvidia.com/gpu",
+        )
+    return f"{shown(quantity)} is not a quantity", "a quantity such as 500m or 16Gi"
 
 
 def _check_hierarchy(obj: Json, view: ClusterView) -> Iterator[Finding]:

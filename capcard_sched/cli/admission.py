@@ -4,8 +4,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from capcard_sched.cli.flag_parameters import with_parameters
 from capcard_sched.cli.serving import serve, stray_words
 from capcard_sched.daemon.admission.options import AdmissionOptions
+
+with_parameters(AdmissionOptions)
 
 
 def admission(
@@ -19,4 +22,4 @@ def admission(
 
     Exit status: 0 after SIGTERM or SIGINT; 2 for invalid flags, kubeconfig or ports; 1 on an internal error.
     """
-    return serve("admission.service", options, [*stray_words(redirections), *options.problems()])
+    return serve("admission", options, stray_words(redirections))

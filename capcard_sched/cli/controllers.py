@@ -4,8 +4,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from capcard_sched.cli.flag_parameters import with_parameters
 from capcard_sched.cli.serving import serve, stray_words
 from capcard_sched.daemon.controller_options import ControllerOptions
+
+with_parameters(ControllerOptions)
 
 
 def controllers(
@@ -20,4 +23,4 @@ def controllers(
     Signals: SIGTERM and SIGINT end it. Exit status: 0 after a signal; 2 for flags, a kubeconfig or ports that cannot be
     used; 1 on an internal error.
     """
-    return serve("controller_manager", options, [*stray_words(redirections), *options.problems()])
+    return serve("controllers", options, stray_words(redirections))

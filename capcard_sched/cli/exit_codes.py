@@ -1,10 +1,8 @@
-"""Exit statuses, the report of invalid input and of plugin errors, and the `-f` flag, shared by all commands."""
+"""Exit statuses, and the report of invalid input and of plugin errors, shared by all commands."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final, Protocol, TypeAlias
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Final, Protocol
 
 from capcard_sched.cli.output import put_error
 from capcard_sched.model.quoting import plural
@@ -24,12 +22,6 @@ INTERNAL_ERROR: Final = 1
 
 #: After an error about missing rights to read.
 READER_HINT: Final = "ask for ClusterRole capcard-sched-reader (manifests/readers)"
-
-#: The type of the `-f` parameter of every command.
-Files: TypeAlias = Annotated[
-    tuple[str, ...],
-    Parameter(name=["--file", "-f"], negative=(), allow_leading_hyphen=True, show_default=False, metavar="PATH"),
-]
 
 
 class BadInputError(Exception):

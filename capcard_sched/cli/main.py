@@ -11,7 +11,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from capcard_sched.cli.cache_client import answer_by_cache
 from capcard_sched.cli.output import put_error
-from capcard_sched.gc import collect_seldom, end_at_once, keep_all
+from capcard_sched.gc import end_at_once, keep_all, pause
 
 _HELP = ("-h", "--help")
 #: Subcommands that read a cluster once; with --watch they go on.
@@ -24,29 +24,17 @@ _POSITIONAL = {"explain": "explain takes one NAME", "replay": "replay takes one 
 
 def run(arguments: list[str]) -> int:
     """Run one command line. Returns 0, 2 for invalid input, 1 for an internal error."""
-    import cyclopts  # not before: a cache responds sooner than the import takes
+    from capcard_sched.cli.exit_codes import INTERNAL_ERROR
 
-    from capcard_sched.cli.commands import app
-    from capcard_sched.cli.exit_codes import BAD_INPUT, INTERNAL_ERROR
-    from capcard_sched.model.distributions import install_hint, not_installed
-
-    if not arguments or arguments[0] in _HELP:
-        for verb in app:
-            app[verb]  # imported now: the list of commands shows a summary of each
     try:
-        status = app(arguments, exit_on_error=False, print_error=False)
+        status = None
+        if arguments and arguments[0] in _SERVICES:
+            from capcard_sched.cli.serving import serve_plain
+
+            status = serve_plain(arguments[0], arguments[1:])
+        if status is None:
+            status = _run_parsed(arguments)
         sys.stdout.flush()
-    except cyclopts.CycloptsError as error:
-        text = str(error)
-        if isinstance(error, cyclopts.UnusedCliTokensError):
-            words = ", ".join(f'"{word}"' for word in error.unused_tokens or ())
-            text = f"unexpected argument {words}: {_POSITIONAL.get(arguments[0], 'pass files and folders with -f')}"
-        elif isinstance(error, cyclopts.UnknownCommandError) and (missing := not_installed("command", arguments[0])):
-            text = f"{missing}; install it with {install_hint(arguments[0])}"
-        elif isinstance(error, cyclopts.CoercionError) and error.target_type is bool:
-            text += " Accepted: true or false."
-        put_error(f"error: {' '.join(text.split())}")
-        return BAD_INPUT
     except (BrokenPipeError, SystemExit) as error:
         # The reader of the pipe is gone (`| head`). rich turns the error into an exit with status 1.
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
@@ -61,6 +49,33 @@ def run(arguments: list[str]) -> int:
         traceback.print_exc()
         put_error(f"internal error: {type(error).__name__}: {error}")
         return INTERNAL_ERROR
+    return status
+
+
+def _run_parsed(arguments: list[str]) -> int:
+    """Run a command line by cyclopts. Returns the exit status."""
+    import cyclopts  # not before: a cache responds, and a service starts, sooner than the import takes
+
+    from capcard_sched.cli.commands import app
+    from capcard_sched.cli.exit_codes import BAD_INPUT
+    from capcard_sched.model.distributions import install_hint, not_installed
+
+    if not arguments or arguments[0] in _HELP:
+        for verb in app:
+            app[verb]  # imported now: the list of commands shows a summary of each
+    try:
+        status = app(arguments, exit_on_error=False, print_error=False)
+    except cyclopts.CycloptsError as error:
+        text = str(error)
+        if isinstance(error, cyclopts.UnusedCliTokensError):
+            words = ", ".join(f'"{word}"' for word in error.unused_tokens or ())
+            text = f"unexpected argument {words}: {_POSITIONAL.get(arguments[0], 'pass files and folders with -f')}"
+        elif isinstance(error, cyclopts.UnknownCommandError) and (missing := not_installed("command", arguments[0])):
+            text = f"{missing}; install it with {install_hint(arguments[0])}"
+        elif isinstance(error, cyclopts.CoercionError) and error.target_type is bool:
+            text += " Accepted: true or false."
+        put_error(f"error: {' '.join(text.split())}")
+        return BAD_INPUT
     return status if isinstance(status, int) else 0
 
 
@@ -85,7 +100,7 @@ def main() -> None:
         complete(arguments[1:])
         return
     if arguments and arguments[0] in _SERVICES:
-        collect_seldom()
+        pause()
     if not arguments or arguments[0] not in _READING:
         sys.exit(run(arguments))
     keep_all()

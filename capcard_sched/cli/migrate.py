@@ -12,7 +12,8 @@ import cyclopts
 import msgspec
 from cyclopts import Parameter
 
-from capcard_sched.cli.exit_codes import Files, usage_error
+from capcard_sched.cli.exit_codes import usage_error
+from capcard_sched.cli.files import Files
 from capcard_sched.cli.live_objects import AbsentError, Live, LiveObjects, with_objects
 from capcard_sched.cli.output import put, put_json
 from capcard_sched.cli.validate import Checker, FindingRow

@@ -60,9 +60,15 @@ def print_overview(found: LoadedCluster, elapsed: float, evictions: Sequence[Evi
         rows = [(span(row.at), row.pod, row.node, preemptor_text(row.reason, names)) for row in evictions]
         for line in titled("Evictions", ("AT", "POD", "NODE", "PREEMPTOR"), rows, {"POD", "NODE", "PREEMPTOR"}):
             put(line)
-    ready = sum(job["scheduled"] >= job["minAvailable"] for job in jobs)
+    ready = sum(map(_has_started, jobs))
     pending = sum(map(is_pending, found.objects.all_of("Pod")))
     put(f"After {span(elapsed)}: {ready}/{len(jobs)} jobs reached minAvailable; {plural(pending, 'pod')} pending.")
+
+
+def _has_started(job: dict[str, Any]) -> bool:
+    """Whether the minimum of a job is scheduled. The minimum of pods whose PodGroup is missing is not known."""
+    has_minimum = bool(job["podGroup"] or job["minAvailable"] or not job["pods"])
+    return has_minimum and bool(job["scheduled"] >= job["minAvailable"])
 
 
 def _workloads(found: LoadedCluster) -> dict[str, str]:

@@ -4,8 +4,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from capcard_sched.cli.flag_parameters import with_parameters
 from capcard_sched.cli.serving import serve, stray_words
 from capcard_sched.daemon.options import Options
+
+with_parameters(Options)
 
 
 def run(
@@ -22,4 +25,4 @@ def run(
     SIGTERM or SIGINT; 2 on invalid input (flags, kubeconfig, plugins, ports and, with --strict-conf, the
     scheduler-conf); 1 on an internal error.
     """
-    return serve("service", options, [*stray_words(redirections), *options.problems()])
+    return serve("run", options, stray_words(redirections))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from capcard_sched.cli.exit_codes import BadInputError, FailureWatch, Files, usage_error
+from capcard_sched.cli.exit_codes import BadInputError, FailureWatch, usage_error
+from capcard_sched.cli.files import Files
 from capcard_sched.cli.output import put, put_error, put_json
 from capcard_sched.cli.sources.cores import options_of
 from capcard_sched.cli.sources.inputs import LoadedCluster, ManifestInput

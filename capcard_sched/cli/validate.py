@@ -14,7 +14,8 @@ import msgspec
 from cyclopts import Parameter
 
 from capcard_sched.admission.manifests import FileView
-from capcard_sched.cli.exit_codes import BAD_INPUT, Files, usage_error
+from capcard_sched.cli.exit_codes import BAD_INPUT, usage_error
+from capcard_sched.cli.files import Files
 from capcard_sched.cli.output import put_json
 from capcard_sched.framework.api.place_limits import SELECTED_NODES, SHARED_DEVICES
 from capcard_sched.framework.conf.registry import Registry, RegistryError

@@ -14,6 +14,7 @@ from capcard_sched.cli.lists import print_document
 from capcard_sched.cli.output import put_error
 from capcard_sched.cli.sources.load import input_of
 from capcard_sched.cli.sources.source import Source
+from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.simulation.clock import EPOCH, SECOND
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def compare(
 
     scenario = given.scenario()
     more = given.scenario(*add) if add else scenario
-    quotas = [_quota(text) for text in quota]
+    quotas = _quotas(quota)
     copies = [copies_of(text) for text in add_nodes]
     changed = change_scenario(more, quotas=quotas, drained=drain, copies=copies)
     _warn_of_unknown_cards(quotas, changed)
@@ -155,6 +156,22 @@ def _quota(text: str) -> QuotaChange:
     if found is None:
         raise BadInputError(f"--quota: {text!r}: expected QUEUE/CARD=N, such as team-a/NVIDIA-H200=24")
     return QuotaChange(found["queue"], found["card"], int(found["quota"]))
+
+
+def _quotas(texts: Sequence[str]) -> list[QuotaChange]:
+    """The changes of quotas, each of another card. Raises BadInputError."""
+    found: dict[tuple[str, frozenset[str]], str] = {}
+    changes = []
+    for text in texts:
+        change = _quota(text)
+        if change.card in (CPU, MEMORY):
+            accepted = "another spec.capability of the queue in the input"
+            raise BadInputError(f"--quota: {text!r}: {change.card} is a resource, not a card; accepted: {accepted}")
+        first = found.setdefault((change.queue, frozenset(change.card.split("|"))), text)
+        if first != text:
+            raise BadInputError(f"--quota: {first!r} and {text!r} are quotas of one card of queue {change.queue}")
+        changes.append(change)
+    return changes
 
 
 def _warn_of_unknown_cards(quotas: Sequence[QuotaChange], scenario: Scenario) -> None:

@@ -3,18 +3,17 @@
 import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
-
-from cyclopts import Group, Parameter
+from typing import Annotated, Final, Literal
 
 from capcard_sched.daemon import flag_values as values
 from capcard_sched.daemon.compat_flags import CommonCompatFlags
+from capcard_sched.daemon.flags import Flag, FlagGroup, flag
 from capcard_sched.model.timestamps import format_duration
 
-CLUSTER: Final = Group("Cluster", sort_key=1)
-ELECTION: Final = Group("Leader election", sort_key=3)
-SERVING: Final = Group("Metrics and health", sort_key=4)
-DIAGNOSIS: Final = Group("Logs and diagnosis", sort_key=5)
+CLUSTER: Final = FlagGroup("Cluster", 1)
+ELECTION: Final = FlagGroup("Leader election", 3)
+SERVING: Final = FlagGroup("Metrics and health", 4)
+DIAGNOSIS: Final = FlagGroup("Logs and diagnosis", 5)
 
 #: A Kubernetes object name.
 _OBJECT_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -25,29 +24,25 @@ _LEASE_FLAGS: Final = ("leader_elect_resource_name", "leader_elect_resource_name
 _JITTER: Final = 1.2
 
 
-def flag(group: Group, converter: Any = None, **more: Any) -> Parameter:
-    return Parameter(group=group, converter=converter, **more)
-
-
-def period(group: Group) -> Parameter:
+def period(group: FlagGroup) -> Flag:
     """A flag with a duration above 0."""
     return flag(group, values.period, show_default=format_duration, metavar="DURATION")
 
 
-def switch(group: Group) -> Parameter:
+def switch(group: FlagGroup) -> Flag:
     return flag(group, negative=(), show_default=lambda value: str(value).lower())
 
 
-def path(group: Group) -> Parameter:
+def path(group: FlagGroup) -> Flag:
     return flag(group, values.path, metavar="PATH")
 
 
-def names(group: Group) -> Parameter:
+def names(group: FlagGroup) -> Flag:
     """A repeatable flag with names."""
     return flag(group, values.names, negative=(), show_default=values.show_list, metavar="NAME")
 
 
-def address(group: Group) -> Parameter:
+def address(group: FlagGroup) -> Flag:
     return flag(group, values.address, show_default=str, metavar="HOST:PORT")
 
 
@@ -64,7 +59,6 @@ class ServeError(Exception):
     """A port or certificate that cannot be used; the text names the flag's value and the cause."""
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class ConnectionOptions:
     """Flags of every service. An absent path is None."""
@@ -79,7 +73,6 @@ class ConnectionOptions:
     """Log format; auto: console on a terminal, else json."""
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class LeaderOptions(ConnectionOptions):
     """Flags of every service with leader election. Times are seconds."""

@@ -7,12 +7,11 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
-from cyclopts import Group, Parameter
-
 from capcard_sched.daemon import flag_values as values
+from capcard_sched.daemon.flags import Flag, FlagGroup, flag
 from capcard_sched.model.quoting import quoted
 
-GROUP: Final = Group("Accepted for compatibility, ignored", sort_key=6)
+GROUP: Final = FlagGroup("Accepted for compatibility, ignored", 6)
 
 #: Prefix of the `--help` text of each flag.
 NO_EFFECT: Final = "No effect: "
@@ -24,10 +23,8 @@ _STREAM: Final = "logs always go to standard error"
 _FILE: Final = "logs go to standard error, not to files"
 
 
-def _flag(why: str, converter: Any = None, **more: Any) -> Parameter:
-    return Parameter(
-        group=GROUP, help=f"{NO_EFFECT}{why}", converter=converter, negative=(), show_default=False, **more
-    )
+def _flag(why: str, converter: Any = None, **more: Any) -> Flag:
+    return flag(GROUP, converter, help=f"{NO_EFFECT}{why}", negative=(), show_default=False, **more)
 
 
 class Gate(NamedTuple):
@@ -63,7 +60,6 @@ _number: Final = partial(_flag, converter=values.whole(-(10**9), 10**9), metavar
 _duration: Final = partial(_flag, converter=values.duration, metavar="DURATION")
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class CommonCompatFlags:
     """Those of every program of Volcano. One field per flag; the form of values is checked; durations are seconds."""
@@ -89,7 +85,7 @@ class CommonCompatFlags:
 
     def given(self) -> dict[str, str]:
         """Flags with a value other than their default: name to the reason why they have no effect."""
-        texts = {item.name: item.type.__metadata__[0].help for item in fields(self)}  # type: ignore[union-attr]
+        texts = {item.name: item.type.__metadata__[0].settings["help"] for item in fields(self)}  # type: ignore[union-attr]
         default = type(self)()
         found = {
             f"--{name.replace('_', '-')}": reason.removeprefix(NO_EFFECT)
@@ -127,7 +123,6 @@ class CommonCompatFlags:
         return found
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class CompatFlags(CommonCompatFlags):
     """Those of the scheduler."""
@@ -167,7 +162,6 @@ class CompatFlags(CommonCompatFlags):
         return found
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class ControllerCompatFlags(CommonCompatFlags):
     """Those of the controllers."""
@@ -188,7 +182,6 @@ class ControllerCompatFlags(CommonCompatFlags):
     ] = 0.1
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class AdmissionCompatFlags(CommonCompatFlags):
     """Those of the admission server. `--feature-gates` adds the queue allocation gate to pods."""

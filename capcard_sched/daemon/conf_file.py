@@ -18,7 +18,6 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 import structlog
-from watchfiles import awatch
 
 from capcard_sched.framework.api.problems import ConfProblem
 from capcard_sched.framework.conf.scheduler_conf import Conf, ConfError, ConfResult, default_conf, parse_conf
@@ -126,6 +125,8 @@ class ConfFile:
 
     async def _watch(self, folder: Path) -> None:
         """Check at every change in the folder and at the poll interval, until the folder is replaced."""
+        from watchfiles import awatch  # not before: a start needs no watch, and the package imports anyio
+
         before = _identity(folder)
         changes = awatch(
             folder,

@@ -35,6 +35,7 @@ from capcard_sched.daemon.observability.logs import Logs
 from capcard_sched.daemon.observability.observer import LoggingObserver
 from capcard_sched.daemon.observability.server import open_pages
 from capcard_sched.daemon.wiring import cancel, run_until
+from capcard_sched.gc import collect_seldom
 from capcard_sched.kube.client import Client, RequestError
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.controllers.controller_loop import ControllerLoop, NotReadyError
@@ -96,6 +97,7 @@ class ControllerManager(HealthState):
         """Serve until SIGTERM or SIGINT. Raises ServeError when a port is taken."""
         options = self._options
         loop = asyncio.get_running_loop()
+        collect_seldom()
         self._log.info("starting", version=__version__, server=self._connection.server, **options.summary())
         for flag, reason in options.given().items():
             self._log.warning("flag without effect", flag=flag, reason=reason)

@@ -4,8 +4,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final
 
-from cyclopts import Group, Parameter
-
 from capcard_sched.controllers.owner_rules import OwnerRule, OwnerRulesError, built_in_rules, parse_owner_rules
 from capcard_sched.daemon import flag_values as values
 from capcard_sched.daemon.common_options import (
@@ -14,17 +12,17 @@ from capcard_sched.daemon.common_options import (
     SERVING,
     LeaderOptions,
     address,
-    flag,
     names,
     path,
     switch,
 )
 from capcard_sched.daemon.compat_flags import ControllerCompatFlags
 from capcard_sched.daemon.flag_values import AddressFlag
+from capcard_sched.daemon.flags import Flag, FlagGroup, flag
 from capcard_sched.input_files import read_input
 from capcard_sched.model.topology_discovery import DiscoveryConfig, read_discovery
 
-CONTROLLERS: Final = Group("Controllers", sort_key=2)
+CONTROLLERS: Final = FlagGroup("Controllers", 2)
 
 #: The controllers, by the names that users of Volcano know.
 NAMES: Final = (
@@ -42,11 +40,10 @@ _METRICS_ADDRESS: Final = AddressFlag("", 8081)
 _HEALTH_ADDRESS: Final = AddressFlag("", 11252)
 
 
-def _workers() -> Parameter:
+def _workers() -> Flag:
     return flag(CONTROLLERS, values.whole(1, 256), metavar="N")
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class ControllerOptions(LeaderOptions):
     """Everything that is decided on the command line. Times are seconds."""

@@ -3,19 +3,24 @@
 A parser raises ValueError with the accepted form; the command line adds the name of the flag.
 """
 
+from __future__ import annotations
+
 import re
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
-from cyclopts import Token
 
 from capcard_sched.model.quoting import quoted
 from capcard_sched.model.timestamps import DurationError, parse_duration
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cyclopts import Token
+
 _Value = TypeVar("_Value")
-_Reader = Callable[[Any, Sequence[Token]], _Value]
+_Reader: TypeAlias = "Callable[[Any, Sequence[Token]], _Value]"
 
 #: An IPv6 address in brackets or any other host, and a port.
 _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^:\[\]\s]*)):([0-9]{1,5})")

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from cyclopts import Group, Parameter
-
 from capcard_sched.daemon import flag_values as values
 from capcard_sched.daemon.common_options import (
     CLUSTER,
@@ -20,7 +18,6 @@ from capcard_sched.daemon.common_options import (
     SERVING,
     LeaderOptions,
     address,
-    flag,
     is_object_name,
     names,
     path,
@@ -29,12 +26,13 @@ from capcard_sched.daemon.common_options import (
 )
 from capcard_sched.daemon.compat_flags import CompatFlags
 from capcard_sched.daemon.flag_values import AddressFlag, LabelMatch
+from capcard_sched.daemon.flags import FlagGroup, flag
 from capcard_sched.framework.session.half_gangs import HALF_GANG_SECONDS
 from capcard_sched.model.autoscaling import AutoscalingOptions
 from capcard_sched.model.provisioning import ProvisioningClass
 from capcard_sched.model.timestamps import format_duration
 
-SCHEDULING: Final = Group("Scheduling", sort_key=2)
+SCHEDULING: Final = FlagGroup("Scheduling", 2)
 
 #: Environment variables of Volcano's scheduler and their effect here.
 ENVIRONMENT: Final = {
@@ -50,7 +48,6 @@ _METRICS_ADDRESS: Final = AddressFlag("", 8080)
 _HEALTH_ADDRESS: Final = AddressFlag("", 11251)
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Options(LeaderOptions):
     """All flags. Times are seconds; an absent path is None."""

@@ -178,7 +178,9 @@ class SchedulerThread:
     def _process(self, arrived: list[Any]) -> None:
         """Apply deltas and run calls in order; then a session, as leader."""
         deltas: list[Delta] = []
-        for item in arrived:
+        arrived.reverse()
+        while arrived:
+            item = arrived.pop()  # the objects of lists, which a session does not read, are freed before it
             if not callable(item):
                 deltas += item
                 continue

@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from contextlib import AsyncExitStack
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -21,8 +22,6 @@ import uvloop
 from capcard_sched import __version__
 from capcard_sched.daemon.common_options import ServeError, StartError
 from capcard_sched.daemon.conf_file import ConfFile
-from capcard_sched.daemon.diagnosis.dump import CacheDebugger
-from capcard_sched.daemon.diagnosis.recording import Recording, RecordingError
 from capcard_sched.daemon.observability.health import Health
 from capcard_sched.daemon.observability.logs import Logs, SessionLog
 from capcard_sched.daemon.observability.metrics import Metrics
@@ -33,7 +32,7 @@ from capcard_sched.daemon.wiring import Backend, cancel, open_backend, open_serv
 from capcard_sched.framework.conf.registry import Registry, RegistryError
 from capcard_sched.framework.conf.scheduler_conf import ConfError
 from capcard_sched.framework.core import Core
-from capcard_sched.gc import settle_memory
+from capcard_sched.gc import collect_seldom, return_free_memory, settle_memory, use_one_arena
 from capcard_sched.kube.connection import ConnectionConfigError, load_connection
 from capcard_sched.kube.kinds import config_map_kinds
 from capcard_sched.kube.queues import ensure_queues
@@ -44,7 +43,10 @@ from capcard_sched.model.timestamps import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
+    from pathlib import Path
 
+    from capcard_sched.daemon.diagnosis.dump import CacheDebugger
+    from capcard_sched.daemon.diagnosis.recording import Recording
     from capcard_sched.daemon.options import Options
     from capcard_sched.framework.api.problems import ConfProblem
     from capcard_sched.framework.conf.scheduler_conf import Conf
@@ -71,8 +73,6 @@ def run(options: Options) -> None:
         except ConfError as error:
             lines = [f"--scheduler-conf {options.scheduler_conf}: {line}" for line in str(error).splitlines()]
             raise StartError("\n".join(lines)) from error
-        except RecordingError as error:
-            raise StartError(f"--record: {error}") from error
         except (ConnectionConfigError, RegistryError, ServeError) as error:
             raise StartError(str(error)) from error
 
@@ -86,7 +86,7 @@ class Service:
     def __init__(self, options: Options, logs: Logs) -> None:
         """Read plugins, kubeconfig and scheduler-conf.
 
-        Raises RegistryError, ConnectionConfigError, ConfError, RecordingError.
+        Raises RegistryError, ConnectionConfigError, ConfError, StartError.
         """
         self._options = options
         self._logs = logs
@@ -132,8 +132,22 @@ class Service:
             waits_for_groups=options.wait_for_podgroups,
         )
         if options.record is not None:
-            self._recording = Recording(
-                options.record,
+            self._recording = self._open_recording(options.record, conf, limits)
+        self._thread = SchedulerThread(
+            core, handover=self._hand_over, listener=self, period=options.schedule_period, clock=time.time
+        )
+        self._backend: Backend
+        self._stop = asyncio.Event()
+        self._background: set[asyncio.Task[Any]] = set()
+
+    def _open_recording(self, path: Path, conf: Conf, limits: TermLimits) -> Recording:
+        """Raises StartError."""
+        from capcard_sched.daemon.diagnosis.recording import Recording, RecordingError
+
+        options = self._options
+        try:
+            return Recording(
+                path,
                 conf,
                 scheduler_names=options.scheduler_name,
                 default_queue=options.default_queue,
@@ -143,17 +157,15 @@ class Service:
                 waits_for_groups=options.wait_for_podgroups,
                 on_end=self._recording_ended,
             )
-        self._thread = SchedulerThread(
-            core, handover=self._hand_over, listener=self, period=options.schedule_period, clock=time.time
-        )
-        self._backend: Backend
-        self._stop = asyncio.Event()
-        self._background: set[asyncio.Task[Any]] = set()
+        except RecordingError as error:
+            raise StartError(f"--record: {error}") from error
 
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT. Raises ServeError if a port is not available."""
         options = self._options
         self._loop = asyncio.get_running_loop()
+        collect_seldom()
+        use_one_arena()
         self._log.info("starting", version=__version__, server=self._connection.server, **options.summary())
         for flag, reason in options.ignored.given().items():
             self._log.warning("flag without effect", flag=flag, reason=reason)
@@ -211,12 +223,16 @@ class Service:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._begin_shutdown)
         if self._options.cache_dumper:
-            kinds = self._backend.informers.kinds
-            debugger = CacheDebugger(
-                self._thread, self._backend.client, kinds, self._observer, self._options.cache_dump_dir
-            )
-            self._loop.add_signal_handler(signal.SIGUSR1, lambda: self.spawn(debugger.dump()))
-            self._loop.add_signal_handler(signal.SIGUSR2, lambda: self.spawn(debugger.compare()))
+            self._loop.add_signal_handler(signal.SIGUSR1, lambda: self.spawn(self._debugger.dump()))
+            self._loop.add_signal_handler(signal.SIGUSR2, lambda: self.spawn(self._debugger.compare()))
+
+    @cached_property
+    def _debugger(self) -> CacheDebugger:
+        """Imported by the first signal: a start does not need it."""
+        from capcard_sched.daemon.diagnosis.dump import CacheDebugger
+
+        kinds = self._backend.informers.kinds
+        return CacheDebugger(self._thread, self._backend.client, kinds, self._observer, self._options.cache_dump_dir)
 
     def _begin_shutdown(self) -> None:
         """Stop, and exit in any case after `_EXIT_SECONDS`."""
@@ -258,7 +274,7 @@ class Service:
         await backend.informers.wait_synced()
         if backend.leadership.fence is not None:
             await backend.leadership.fence.probe()
-        await self._thread.query(lambda _: None)
+        await self._thread.query(lambda _: return_free_memory())
         self._health.lists_applied()
         if backend.leadership.is_leader():
             self._thread.lead()

@@ -17,6 +17,7 @@ from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.device_objects import ResourceClaimObject, ResourceSliceObject
 from capcard_sched.model.held_cards import NO_CARDS, HeldCards, held_cards
 from capcard_sched.model.pod_claims import pod_claims
+from capcard_sched.model.pod_requests import AmountsReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -40,6 +41,7 @@ class ClaimedCards:
         #: By `namespace/name`.
         self._claims: dict[str, ResourceClaimStatus] = {}
         self._records: dict[str, ClaimRecord] = {}
+        self._amounts = AmountsReader()
         #: Serial of the slices up to which `capacities` was read.
         self._read = 0
         #: The pools for which `capacities` yielded devices last.
@@ -75,7 +77,8 @@ class ClaimedCards:
         Extended resources for which the pod has a claim are the devices of that claim, once they are known.
         """
         self._inventory.name_cards(card_labels.drivers)
-        found, extended = held_cards(pod, node, card_labels), pod.status.extended_resource_claim_status
+        found = held_cards(pod, node, card_labels, reader=self._amounts)
+        extended = pod.status.extended_resource_claim_status
         if not pod.spec.resource_claims and extended is None:
             return found
         claimed = self._claimed(pod)

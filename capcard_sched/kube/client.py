@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -32,7 +33,7 @@ from capcard_sched.kube.pool import Pool, Stream
 from capcard_sched.model.decode_errors import field_problem
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator
     from types import TracebackType
 
     from capcard_sched.kube.connection import Connection
@@ -59,12 +60,6 @@ class Throttle:
         self._filled = now
         return max(0.0, -self._tokens / self._qps)
 
-    async def wait(self) -> None:
-        """Take a token and wait until it is valid."""
-        delay = self.reserve()
-        if delay > 0:
-            await asyncio.sleep(delay)
-
 
 __all__ = ["ApiError", "Client", "RequestError", "RequestWithheld", "Stream", "Unreachable"]
 
@@ -79,11 +74,13 @@ _TOKEN_SECONDS = 10.0
 _OBJECT_BYTES = 8 * 2**20
 #: Indexes of pools. Streams last for minutes, so they have a pool of their own.
 _LIMITED, _UNLIMITED = 0, 1
+#: Statuses, as numbers: reading a member of an enum takes as long as a call in Python 3.11.
+_OK, _UNAUTHORIZED = int(HTTPStatus.OK), int(HTTPStatus.UNAUTHORIZED)
 #: Idempotent methods.
 _REPEATABLE = frozenset({"GET", "PUT", "DELETE"})
 
 
-class _ClientRequest(NamedTuple):
+class _ClientRequest(msgspec.Struct, frozen=True):
     """A request, the limits of its response (seconds, bytes), and the caller's check right before it is sent."""
 
     pool: int
@@ -163,25 +160,24 @@ class Client:
         withholds the request. A 401 is retried once with a renewed token. There are no other retries. Raises ApiError,
         Unreachable, RequestWithheld.
         """
-        if throttled:
-            await self._throttle.wait()
+        if throttled and (delay := self._throttle.reserve()) > 0:
+            await asyncio.sleep(delay)
         seconds = self._timeout if timeout is None else timeout
         pool = _LIMITED if throttled else _UNLIMITED
         request = _ClientRequest(
             pool, method, path, params, body, content_type, seconds, limit, time_left, accept=accept
         )
-        response = await self._answer(request)
-        if not HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
+        token = await self._present_token() if self._token_expired() else self._token
+        response = await self._attempt(request, token)
+        if response.status == _UNAUTHORIZED:
+            response = await self._renewed(request, token, response)
+        if not _OK <= response.status < _OK + 100:
             raise _error_of(response)
         return response.body
 
-    async def _answer(self, request: _ClientRequest) -> HttpResponse:
-        """The response, after a 401 that to the same request with a renewed token."""
-        token = await self._present_token()
-        response = await self._attempt(request, token)
-        if response.status == HTTPStatus.UNAUTHORIZED and await self._renew(token):
-            return await self._attempt(request, self._token)
-        return response
+    async def _renewed(self, request: _ClientRequest, token: str | None, response: HttpResponse) -> HttpResponse:
+        """The response to a rejected request with a renewed token; `response` without one."""
+        return await self._attempt(request, self._token) if await self._renew(token) else response
 
     async def _attempt(self, request: _ClientRequest, token: str | None) -> HttpResponse:
         if not self._is_open:
@@ -191,7 +187,15 @@ class Client:
         code, sent = 0, True
         started = self._clock()
         try:
-            response = await self._send(request, token)
+            response = await self._pools[request.pool].exchange(
+                self._encode(request, token),
+                seconds=request.seconds,
+                connect=min(_CONNECT_SECONDS, request.seconds / 2),
+                limit=request.limit,
+                repeatable=request.method in _REPEATABLE,
+                time_left=request.time_left,
+                silence=request.silence,
+            )
             code = response.status
             for text in warnings_of(response.headers) if response.headers else ():
                 self._observer.warned(text)
@@ -207,8 +211,7 @@ class Client:
             if sent:
                 self._observer.request(verb, resource, code, self._clock() - started)
 
-    async def _send(self, request: _ClientRequest, token: str | None) -> HttpResponse:
-        """Send on a connection of the pool. Raises as `Pool.exchange`."""
+    def _encode(self, request: _ClientRequest, token: str | None) -> bytes:
         pool = self._pools[request.pool]
         target = pool.prefix + request.path
         if request.params:
@@ -221,15 +224,7 @@ class Client:
             head += f"Content-Type: {request.content_type}\r\nContent-Length: {len(request.body)}\r\n"
         elif request.method not in _REPEATABLE:
             head += "Content-Length: 0\r\n"
-        return await pool.exchange(
-            f"{head}\r\n".encode() + (request.body or b""),
-            seconds=request.seconds,
-            connect=min(_CONNECT_SECONDS, request.seconds / 2),
-            limit=request.limit,
-            repeatable=request.method in _REPEATABLE,
-            time_left=request.time_left,
-            silence=request.silence,
-        )
+        return f"{head}\r\n".encode() + (request.body or b"")
 
     @asynccontextmanager
     async def stream(
@@ -246,7 +241,10 @@ class Client:
         """
         seconds = self._timeout if timeout is None else timeout
         request = _ClientRequest(_UNLIMITED, "GET", path, params, None, "", seconds, _OBJECT_BYTES, None, silence)
-        response = await self._answer(request)
+        token = await self._present_token() if self._token_expired() else self._token
+        response = await self._attempt(request, token)
+        if response.status == _UNAUTHORIZED:
+            response = await self._renewed(request, token, response)
         if response.stream is None:
             raise _error_of(response)
         try:
@@ -257,17 +255,16 @@ class Client:
             response.stream.abort()  # a watch has no end, so its connection cannot be reused
 
     async def _present_token(self) -> str | None:
-        """Return the token; read it again in a thread when it has expired, since that may run an exec plugin."""
-        if self._token_expired():
-            async with self._token_lock:
-                if self._token_expired():
-                    try:
-                        self._token = await asyncio.to_thread(self.connection.token)
-                    except ConnectionConfigError as error:
-                        if self._token is None:
-                            raise Unreachable(str(error), sent=False) from error
-                        # The last token may still be valid; the server rejects it if it is not.
-                    self._token_read = self._clock()
+        """Read the expired token again and return it; in a thread, since that may run an exec plugin."""
+        async with self._token_lock:
+            if self._token_expired():
+                try:
+                    self._token = await asyncio.to_thread(self.connection.token)
+                except ConnectionConfigError as error:
+                    if self._token is None:
+                        raise Unreachable(str(error), sent=False) from error
+                    # The last token may still be valid; the server rejects it if it is not.
+                self._token_read = self._clock()
         return self._token
 
     def _token_expired(self) -> bool:

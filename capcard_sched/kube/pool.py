@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import ssl
 import struct
 import sys
 from base64 import b64encode
 from collections import deque
 from socket import SO_LINGER, SOCK_STREAM, SOL_SOCKET
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
+import msgspec
 from aiohappyeyeballs import start_connection
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from yarl import URL
@@ -32,6 +34,8 @@ _KEEPALIVE_SECONDS: Final = 60.0
 _NEXT_ADDRESS_SECONDS: Final = 0.25
 #: Status of a response with a watch, or of an open tunnel.
 _OK: Final = 200
+#: Seconds by which an exchange may end before its deadline: the precision of timers of uvloop.
+_TIMER_SECONDS: Final = 0.001
 #: Bytes read ahead of a slow reader of a watch.
 _READ_AHEAD: Final = 2**20
 #: Bytes of the longest head of a response.
@@ -44,7 +48,7 @@ _ENDS: Final = frozenset({b"content-length", b"transfer-encoding"})
 _KEPT: Final = frozenset({b"retry-after", b"warning"})
 
 
-class HttpResponse(NamedTuple):
+class HttpResponse(msgspec.Struct, frozen=True):
     """A response. `headers`: those of `_KEPT`. `stream`: of a watch, what the body arrives on."""
 
     status: int
@@ -81,11 +85,15 @@ class Pool:
                 self._tunnel = request.encode(), tls, name
             else:
                 self.head, self.prefix = self.head + credentials, f"http://{authority}{self.prefix}"
-        self._slots = asyncio.Semaphore(limit or sys.maxsize)  # FIFO
+        #: Exchanges that may begin, and those that wait. `asyncio.Semaphore` takes three calls for a free slot.
+        self._free = limit or sys.maxsize
+        self._waiting: deque[asyncio.Future[None]] = deque()
         self._open: set[_Connection] = set()
         #: Idle connections with the time since when, longest first.
         self._idle: deque[tuple[float, _Connection]] = deque()
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._deadlines = _Deadlines(self._open)
 
     async def exchange(
         self,
@@ -106,32 +114,53 @@ class Pool:
         watch, the longest pause; the body of a response with status 200 is then its `stream`, which the caller aborts.
         Raises Unreachable, TimeoutError after sending, ApiError when the body is too large, RequestWithheld.
         """
-        loop = asyncio.get_running_loop()
+        loop = self._loop
+        if loop is None:  # read once: each call of `get_running_loop` is a system call in Python 3.11
+            loop = self._loop = self._deadlines.loop = asyncio.get_running_loop()
         now = loop.time()
-        if self._slots.locked():
-            try:
-                async with asyncio.timeout(connect):
-                    await self._slots.acquire()
-            except TimeoutError:
-                raise Unreachable(f"no free connection within {connect:g} s", sent=False) from None
+        if self._free > 0:
+            self._free -= 1
         else:
-            await self._slots.acquire()
+            await self._wait_for_slot(loop, connect)
         try:
             connection = self._pop_idle(now)
             if connection is not None:
                 try:
-                    return await self._exchange(connection, request, limit, now, seconds, time_left, silence)
+                    return await self._exchange(loop, connection, request, limit, now, seconds, time_left, silence)
                 except Unreachable:
                     if not repeatable or connection.responded:
                         raise
             fresh = await self._connect(min(now + seconds, loop.time() + connect), sent=connection is not None)
             try:
-                return await self._exchange(fresh, request, limit, now, seconds, time_left, silence)
+                return await self._exchange(loop, fresh, request, limit, now, seconds, time_left, silence)
             except Unreachable as error:
                 error.sent = error.sent or connection is not None  # it was sent on the idle connection
                 raise
         finally:
-            self._slots.release()
+            self._release_slot()
+
+    async def _wait_for_slot(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        """Wait for a slot in order of arrival. Raises Unreachable."""
+        granted: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(granted)
+        try:
+            async with asyncio.timeout(seconds):
+                await granted
+        except BaseException as error:
+            if granted.done() and not granted.cancelled():
+                self._release_slot()  # it was granted in the same iteration of the event loop
+            if isinstance(error, TimeoutError):
+                raise Unreachable(f"no free connection within {seconds:g} s", sent=False) from None
+            raise
+
+    def _release_slot(self) -> None:
+        """Grant the slot of an exchange to the one that waits longest."""
+        while self._waiting:
+            granted = self._waiting.popleft()
+            if not granted.done():
+                granted.set_result(None)
+                return
+        self._free += 1
 
     async def close(self) -> None:
         """Close all connections and abort their exchanges."""
@@ -141,9 +170,11 @@ class Pool:
         self._idle.clear()
         while self._open:  # noqa: ASYNC110 -- one or two iterations of the event loop
             await asyncio.sleep(0)
+        self._deadlines.stop()
 
     async def _exchange(
         self,
+        loop: asyncio.AbstractEventLoop,
         connection: _Connection,
         request: bytes,
         limit: int,
@@ -154,20 +185,22 @@ class Pool:
     ) -> HttpResponse:
         until = began + seconds
         if time_left is not None:
-            now, left = asyncio.get_running_loop().time(), time_left()
+            now, left = loop.time(), time_left()
             if left <= 0.0:
                 self._idle.append((now, connection))
                 raise RequestWithheld
             until, seconds = min(until, now + left), min(seconds, left)
         try:
-            response = await connection.exchange(request, limit, until, silence)
+            response = await connection.begin(request, limit, until, silence)
         except TimeoutError:
             raise TimeoutError(f"no response within {seconds:.3g} s") from None
         except BaseException:
             connection.abort()
             raise
+        finally:
+            connection.end()
         if connection.reusable:
-            self._idle.append((asyncio.get_running_loop().time(), connection))
+            self._idle.append((loop.time(), connection))
         elif response.stream is None:
             connection.abort()
         return response
@@ -194,7 +227,10 @@ class Pool:
                     opened.close()
                     raise asyncio.CancelledError
                 _, connection = await loop.create_connection(
-                    lambda: _Connection(self._open), sock=opened, ssl=self._ssl, server_hostname=self._server_name
+                    lambda: _Connection(loop, self._open, self._deadlines),
+                    sock=opened,
+                    ssl=self._ssl,
+                    server_hostname=self._server_name,
                 )
                 if self._tunnel is not None:
                     await connection.pass_through(until, *self._tunnel)
@@ -207,12 +243,50 @@ class Pool:
         return connection
 
 
+class _Deadlines:
+    """Ends the exchanges of a pool at their deadlines.
+
+    They share one timer: a timer of uvloop costs as much as the parsing of a response, and nearly none of them fires.
+    """
+
+    def __init__(self, opened: set[_Connection]) -> None:
+        """`opened`: the set of open connections. `loop` is to be set before the first `watch`."""
+        self._opened = opened
+        self.loop: asyncio.AbstractEventLoop
+        self._timer: asyncio.TimerHandle | None = None
+        #: Time of the loop at which the timer fires.
+        self._next = math.inf
+
+    def watch(self, until: float) -> None:
+        """Have the timer fire at `until`, the deadline of an exchange that begins, or before."""
+        if until < self._next:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._next, self._timer = until, self.loop.call_at(until, self._fire)
+
+    def _fire(self) -> None:
+        self._next, self._timer = math.inf, None
+        now = self.loop.time() + _TIMER_SECONDS
+        for connection in [one for one in self._opened if one.until <= now]:
+            connection.expire()
+        until = min((one.until for one in self._opened if one.until > now), default=math.inf)
+        if until < math.inf:
+            self.watch(until)
+
+    def stop(self) -> None:
+        """End no exchange any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+
 class _Connection(asyncio.Protocol):
     """One connection, one request at a time; also the listener of its parser."""
 
-    def __init__(self, opened: set[_Connection]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, opened: set[_Connection], deadlines: _Deadlines) -> None:
         """`opened`: the set of open connections."""
-        self._registry = opened
+        self._loop, self._registry, self._deadlines = loop, opened, deadlines
+        #: Time of the loop at which the exchange in progress ends; infinite without one.
+        self.until = math.inf
         self._parser = HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         #: Whether another request may be sent.
@@ -231,32 +305,38 @@ class _Connection(asyncio.Protocol):
         self._arrived = asyncio.Event()
         self._silence: float | None = None
 
-    async def exchange(self, request: bytes, limit: int, until: float, silence: float | None = None) -> HttpResponse:
-        """As `Pool.exchange`; `until`: time of the event loop. After an error the connection must be aborted."""
+    def begin(
+        self, request: bytes, limit: int, until: float, silence: float | None = None
+    ) -> asyncio.Future[HttpResponse]:
+        """Send a request; returns its response, with the errors of `Pool.exchange`. `until`: time of the event loop.
+
+        The caller calls `end` when the exchange is over, and aborts the connection after an error.
+        """
         if self._transport is None or not self.reusable:
             raise Unreachable("the connection is closed", sent=False)
         self.responded = self._headed = False
         self._is_stream, self._silence, self._end = silence is not None, silence, None
         self._limit, self._size, self._head_size = limit, 0, 0
-        loop = asyncio.get_running_loop()
-        self._done = loop.create_future()
-        timer = loop.call_at(until, self._expire)  # half the cost of `asyncio.timeout`
+        self._done = done = self._loop.create_future()
+        self.until = until
+        self._deadlines.watch(until)
         self._transport.write(request)
-        try:
-            return await self._done
-        finally:
-            timer.cancel()
-            self._done = None
+        return done
+
+    def end(self) -> None:
+        """Forget the exchange: an error would keep the connection in a reference cycle."""
+        self.until, self._done = math.inf, None
 
     async def pass_through(self, until: float, request: bytes, tls: ssl.SSLContext, name: str) -> None:
         """Open a tunnel to a server. Raises OSError and as `exchange`; the connection is then aborted."""
         try:
-            response = await self.exchange(request, _HEAD_BYTES, until, 0.0)
+            response = await self.begin(request, _HEAD_BYTES, until, 0.0)
+            self.end()
             if response.status != _OK:
                 raise ConnectionError(f"the proxy responded with status {response.status}")
             assert self._transport is not None
-            loop, self._parser = asyncio.get_running_loop(), HttpResponseParser(self)
-            self._transport = await loop.start_tls(self._transport, self, tls, server_hostname=name)
+            self._parser = HttpResponseParser(self)
+            self._transport = await self._loop.start_tls(self._transport, self, tls, server_hostname=name)
             self.reusable = True
         except BaseException:
             self.abort()
@@ -297,7 +377,7 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _expire(self) -> None:
+    def expire(self) -> None:
         """End the exchange at its deadline; the reset discards bytes that the kernel has not sent yet."""
         connection = self._transport.get_extra_info("socket") if self._transport is not None else None
         if connection is not None:

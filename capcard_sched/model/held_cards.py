@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.card_labels import CardLabels
     from capcard_sched.model.objects import NodeObject, PodObject
+    from capcard_sched.model.pod_requests import AmountsReader
 
 #: Thousandths per percent of a device.
 _PERCENT = CARD // 100
@@ -103,14 +104,16 @@ def held_cards(
     node: NodeInventory | None,
     card_labels: CardLabels = DEFAULT_CARD_LABELS,
     without: Container[str] = (),
+    reader: AmountsReader | None = None,
 ) -> HeldCards:
     """The cards of a bound pod, without those of its claims (`ClaimedCards`). Never raises.
 
-    `node`: None for one that is not known; `without`: resources that do not count.
+    `node`: None for one that is not known; `without`: resources that do not count; `reader`: that of a caller with
+    many pods.
     """
     notes = pod.metadata.annotations or {}
     try:
-        requested = pod_amounts(pod.spec, pod.status)
+        requested = pod_amounts(pod.spec, pod.status) if reader is None else reader.read(pod)
     except QuantityError:
         return NO_CARDS  # such a pod is rejected or never bound by this scheduler
     if node is not None and node.devices and (shares := _shares(notes.get(VGPU_IDS, ""), node)):

@@ -128,12 +128,27 @@ def held_text(spec: KubeGroupSpec, group: str = "the PodGroup") -> str:
         return f"spec.parentCompositePodGroupName of {group} is not supported"
     if spec.resource_claims:
         return f"spec.resourceClaims of {group} is not supported"
+    if _disruption(spec) is None:
+        return f"spec.disruptionMode {_shown_mode(spec)} of {group} is not supported"
     keys = [each.key for each in constraints.topology or ()]
     if len(keys) > 1 or "" in keys:
         return f"spec.schedulingConstraints.topology of {group} has not exactly one key ({', '.join(keys)})"
     if (policy.basic is None) is (policy.gang is None):
         return f"spec.schedulingPolicy of {group} has not exactly one of basic and gang"
     return ""
+
+
+def _disruption(spec: KubeGroupSpec) -> str | None:
+    """`single` or `all`; None for a mode that the scheduler does not know."""
+    mode = spec.disruption_mode
+    names = [mode] if isinstance(mode, str) else list(mode or {"single": {}})
+    name = str(names[0]).lower() if len(names) == 1 else ""
+    return name if name in ("single", "all") else None
+
+
+def _shown_mode(spec: KubeGroupSpec) -> str:
+    mode = spec.disruption_mode
+    return brief([shortened(str(name)) for name in ([mode] if isinstance(mode, str) else mode or ())])
 
 
 def _policy(spec: KubeGroupSpec) -> KubePolicy:
@@ -173,8 +188,7 @@ def translated(group: KubePodGroup) -> PodGroupObject:
         notes[GROUP_PRIORITY] = str(spec.priority)
     if spec.preemption_policy:
         notes[PREEMPTION_POLICY] = spec.preemption_policy
-    mode = spec.disruption_mode
-    if mode in ("all", "All") or (isinstance(mode, dict) and "all" in mode):
+    if _disruption(spec) == "all":
         notes.setdefault(EVICT_SCOPE, "job")
     started = any(row.type == INITIALLY_SCHEDULED and row.status == "True" for row in group.status.conditions or ())
     return PodGroupObject(

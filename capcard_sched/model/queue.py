@@ -140,6 +140,11 @@ class NamespaceRule:
             else:
                 self.problem = f"<{wrong[:64]}> is neither a namespace nor a glob"
 
+    @property
+    def reads_labels(self) -> bool:
+        """Whether the labels of a namespace decide, not its name."""
+        return self._selector is not None
+
     def accepts(self, namespace: str, labels: Mapping[str, str] | None) -> bool:
         """Whether the jobs of a namespace are accepted; `labels` of the namespace, None when it is unknown."""
         if self._selector is not None:

@@ -37,6 +37,11 @@ def is_known(kind: str) -> bool:
     return kind in KIND_BY_NAME or kind == BATCH_JOB or kind in _owners() or kind in _TEMPLATES
 
 
+def is_of_operator(kind: str) -> bool:
+    """Whether an operator makes the pods of the kind, and the simulator does not simulate it: its numbers are read."""
+    return kind in _owners() and kind not in KIND_BY_NAME and kind != BATCH_JOB
+
+
 def is_namespaced(kind: str) -> bool | None:
     """None when the kind is unknown, and so is its scope."""
     known = KIND_BY_NAME.get(kind)

@@ -18,6 +18,7 @@ from capcard_sched.controllers.objects import (
     REPLICA_SET,
     JsonObject,
     annotations_of,
+    labels_of,
 )
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.kinds import KIND_BY_NAME, RESOURCE_API, group_of, is_native, kind_of
@@ -33,6 +34,7 @@ from capcard_sched.simulation.kinds import (
     SIMULATION_API,
     is_known,
     is_namespaced,
+    is_of_operator,
 )
 from capcard_sched.simulation.manifests import ManifestDocument, ManifestError, is_list, items_of, read_manifests
 from capcard_sched.simulation.scenario import (
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
 _GENERATED = frozenset({POD, POD_GROUP, REPLICA_SET, EVENT, POD_TEMPLATE, PROVISIONING_REQUEST})
 #: Kinds that may be deleted during the run: also a Command once executed, and a Job after its TTL.
 _PASSING = _GENERATED | {COMMAND, JOB}
+_NO_OPERATOR = "has no pods here: its operator is not simulated; only its pods in the input are scheduled"
 #: Characters of a kind that are compared with those of known kinds.
 _LONG_NAME = 63
 #: Set by the API server; a patch of them is rejected or ignored there.
@@ -110,6 +113,7 @@ def read_scenario(
     for document, obj in former:
         loader.warn_of_version(Origin(document.source, document.number), obj)
     loader.report_unknown_fields()
+    loader.report_operators()
     loader.problems += unreadable
     loader.check_names(existing_queues)
     uids = loader.check_uids()
@@ -210,6 +214,29 @@ class _ScenarioReader:
         """One warning for each unknown field of a kind: the first, and the number of other objects that have it."""
         for first, others in self._unknown_fields.values():
             more = f" (and {plural(others, 'other object')})" if others else ""
+            self.findings.append(first._replace(message=f"{first.message}{more}"))
+
+    def report_operators(self) -> None:
+        """One warning for each kind of an operator: the first object without pods in the input, and their number.
+
+        The simulator has no operators, other than the clusters that `validate` checks manifests for. A pod belongs to
+        each object of its namespace whose name is the value of one of its labels; a gang without pods is explained by
+        its PodGroup, which has the name of the object.
+        """
+        created = [(one.kind, one.body, one.origin) for one in self.operations if one.verb == "create"]
+        objects = [*self.entries, *created]
+        if not any(is_of_operator(kind) for kind, _, _ in objects):
+            return
+        named = {_address(kind, obj) for kind, obj, _ in objects if kind == POD_GROUP}
+        for kind, obj, _ in objects:
+            values = labels_of(obj).values() if kind == POD else ()
+            named.update((_address(kind, obj)[0], value) for value in values)
+        found: dict[str, list[InputProblem]] = {}
+        for kind, obj, origin in objects:
+            if is_of_operator(kind) and _address(kind, obj) not in named:
+                found.setdefault(kind, []).append(InputProblem(origin, _NO_OPERATOR, _title(obj)))
+        for first, *others in found.values():
+            more = f" (and {plural(len(others), 'other object')})" if others else ""
             self.findings.append(first._replace(message=f"{first.message}{more}"))
 
     def _kind(self, origin: Origin, obj: JsonObject) -> str | None:

@@ -102,6 +102,31 @@ class Accounting:
         task.status, task.node = status, node
         self._contribute(task, +1)
 
+    def confirm(self, task: Task) -> None:
+        """The binding of a pod is done: BINDING becomes BOUND on the same node, and the sums over charges stay.
+
+        As `subtract` before and `add` after it, which take three times as long.
+        """
+        job, node = task.job, task.node
+        if node is None or (job is not None and (job.min_task_member or job.groups is not None)) or task.cls.unoffered:
+            self._contribute(task, -1)
+            task.status = TaskStatus.BOUND
+            self._contribute(task, +1)
+            return
+        task.status = TaskStatus.BOUND
+        if job is not None:
+            self._changes.jobs.add(job.key)
+            job.tasks[task.uid] = job.tasks.pop(task.uid)
+            job.counts[TaskStatus.BINDING] -= 1
+            job.counts[TaskStatus.BOUND] += 1
+            queue = self._queue_of(job)
+            if queue is not None:
+                self._changes.queues.add(queue.name)
+        node.tasks[task.uid] = node.tasks.pop(task.uid)
+        self._changes.nodes.add(node.name)
+        if node.known:
+            self._nodes.touch(node.row)
+
     def hold(self, task: Task, *, held: bool) -> None:
         """Exclude a task from placement during its backoff, or include it again."""
         self._contribute(task, -1)

@@ -47,6 +47,8 @@ _SAME_NAME: Final = (
     *("nominated_node", "assigned_card", "cooldown", "device_notes", "extended_claim"),
 )
 _same_name = attrgetter(*_SAME_NAME)
+#: Facts that decide, with the status, where a task is counted.
+_CHARGED: Final = ("cls", "node", "job", "gated", "role")
 
 
 class PodTable:
@@ -221,11 +223,10 @@ class PodTable:
             if self._jobs.requested_queue(known) == requested_queue and not differs(known, fields):
                 self._kube_groups.note(known, facts)
                 return
-            if known.status is TaskStatus.BINDING:
-                self._follow_binding(known, fields)
-            self._accounting.subtract(known)
+            is_counted = self._withdraw(known, fields)
             task = known
         else:
+            is_counted = False
             task = Task(uid, namespace, name, cls)
             self.tasks[uid] = task
             self._by_name.setdefault(namespace, {})[name] = task
@@ -239,12 +240,24 @@ class PodTable:
         if known is None and task.cooldown is None and job_key != f"{namespace}/{MADE_GROUP}{uid}":
             self._run = PodRun(pod, task, requested_queue, bound_queue, facts if is_noted else None)
             return
-        self._accounting.add(task)
+        if not is_counted:
+            self._accounting.add(task)
         self._leave(task, former_node)
         if former_job is not None and former_job is not task.job:
             self._jobs.task_removed(former_job, task)
         if task.job is not None:
             self._jobs.tasks_added(task.job, (task,), bound_queue)
+
+    def _withdraw(self, known: Task, fields: Facts) -> bool:
+        """Subtract a pod that gets new facts from the sums; whether it is counted already, as a confirmed binding."""
+        if known.status is TaskStatus.BINDING:
+            self._follow_binding(known, fields)
+            is_charged_alike = all(getattr(known, name) == fields[name] for name in _CHARGED)
+            if is_charged_alike and fields["status"] is TaskStatus.BOUND:
+                self._accounting.confirm(known)
+                return True
+        self._accounting.subtract(known)
+        return False
 
     def _follow_binding(self, known: Task, fields: Facts) -> None:
         """Applies the new facts of a pod whose binding is in flight, or done."""

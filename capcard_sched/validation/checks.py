@@ -40,7 +40,9 @@ Severity: TypeAlias = Literal["error", "warning", "note"]
 QUOTA_FORM: Final = 'a JSON object of card names and whole numbers, such as {"NVIDIA-H200": 8}'
 REQUEST_FORM: Final = 'a JSON object of cards, or alternatives joined by |, and whole numbers, such as {"A|B": 2}'
 NAME_FORM: Final = "a card name, or alternatives joined by |, such as NVIDIA-A100-80GB|NVIDIA-H100-80GB"
-SLICE_FORM: Final = "<card>/mps-<GiB>g*1/<shares> with at least 2 shares, or <card>/mig-<profile>-mixed"
+SLICE_FORM: Final = (
+    "<card>/mps-<GiB>g*1/<shares> with at least 2 shares, <card>/mig-<profile>-mixed, <card>/vfio or <card>/shared"
+)
 
 #: How `capacity-card` charges pods without a card name: its argument `unnamedCards`; "off" without the plugin, "" where
 #: the scheduler-conf is unknown.
@@ -65,6 +67,8 @@ MOST_NAMES: Final = 10
 MOST_RESOURCES: Final = 64
 _MPS = re.compile(r"[^/]+/mps-[0-9]+g\*1/([0-9]{1,6})")
 _MIG = re.compile(r"[^/]+/mig-(.+)-mixed")
+#: Devices of ResourceSlices: a virtual function, and a device or part of one that several pods share.
+_DEVICE = re.compile(r"[^/]+(/vfio|(/vfio|/mig-[^/]+-mixed)?/shared)")
 #: The name of an extended resource: the card of devices without a product label.
 _RESOURCE = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)+/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
@@ -188,6 +192,7 @@ def check_card_word(card: str, field: str) -> list[Finding]:
         return [Finding("warning", field, f"card <{card}> contains white space: no node provides such a card")]
     match = _MPS.fullmatch(card)
     slice_ = (match is not None and int(match[1]) >= 2) or _MIG.fullmatch(card) is not None
+    slice_ = slice_ or _DEVICE.fullmatch(card) is not None
     if "/" not in card or slice_ or _RESOURCE.fullmatch(card):
         return []
     return [Finding("warning", field, f"no node can provide card <{card}>", SLICE_FORM)]

@@ -24,8 +24,8 @@ from capcard_sched.model.namespace_queues import (
     queue_node,
 )
 from capcard_sched.model.quantity import QuantityError, base_amount
-from capcard_sched.model.queue import ROOT
-from capcard_sched.model.resources import VGPU_RESOURCES, similar_resource
+from capcard_sched.model.queue import ROOT, NamespaceRule, namespace_rule
+from capcard_sched.model.resources import CPU, MEMORY, VGPU_RESOURCES, similar_resource
 from capcard_sched.validation.checks import Finding, annotation_field, listed
 from capcard_sched.validation.hint_checks import parent_problem
 from capcard_sched.validation.late_members import FirstPods, first_pods
@@ -54,6 +54,9 @@ class Inventory:
         self._parents: dict[str, str] = {}
         self._children: Counter[str] = Counter()
         self._limiting: set[str] = set()
+        #: Queue name to the rule of the namespaces whose jobs it accepts; the labels of the Namespaces.
+        self.namespace_rules: dict[str, NamespaceRule] = {}
+        self.namespaces: dict[str, dict[str, str]] = {}
         #: Queues and NamespaceQueues of the input by id.
         self._nodes: dict[str, QueueNode] = {}
         self._forest: QueueForest | None = None
@@ -61,6 +64,8 @@ class Inventory:
         self.tree = QueueTree()
         #: Card to thousandths over all nodes.
         self.cards: dict[str, int] = {}
+        #: Card of a node to the resources that count it there.
+        self.card_resources: dict[str, set[str]] = {}
         card_labels = DEFAULT_CARD_LABELS if plugins is None else plugins.card_labels
         #: Resources that count cards on a node, and those that `cardLabels` names.
         self.resources: set[str] = set(card_labels.given)
@@ -96,6 +101,11 @@ class Inventory:
                 amounts = amounts_of(as_map(obj.get("spec")))
                 self.set_queue(object_name(obj), text, str(value_at(obj, "spec", "parent") or ROOT), amounts)
                 self._nodes[object_name(obj)] = queue_node(obj, is_local=False)
+                accepted = texts(obj, "metadata", "annotations").get(keys.QUEUE_NAMESPACES)
+                if accepted is not None:
+                    self.namespace_rules[object_name(obj)] = namespace_rule(accepted)
+            elif kind_of(obj) == "Namespace":
+                self.namespaces[object_name(obj)] = texts(obj, "metadata", "labels")
             elif kind_of(obj) == NAMESPACE_QUEUE:
                 text = texts(obj, "metadata", "annotations").get(keys.CARD_QUOTA, "")
                 queue, node = f"{namespace_of(obj)}/{object_name(obj)}", queue_node(obj, is_local=True)
@@ -111,6 +121,7 @@ class Inventory:
                 for card, (amount, resource) in offered.items():
                     self.cards[card] = self.cards.get(card, 0) + amount
                     self.resources.add(resource)
+                    self.card_resources.setdefault(card, set()).add(resource)
                     if card == resource:
                         label = card_labels.missing(resource, labels)
                         self.unlabelled.setdefault(card, Counter())[label and f"label {label}"] += amount
@@ -154,6 +165,10 @@ class Inventory:
         is_known = name in self.offered or name in VGPU_RESOURCES or not self.has_nodes or self.is_cluster
         return "" if is_known else similar_resource(name, self.offered)
 
+    def resources_of_nodes(self) -> set[str]:
+        """Resources that nodes offer, cpu and memory included, and no card is named after."""
+        return {CPU, MEMORY, *self.offered} - self.cards.keys()
+
     def is_parent(self, name: str) -> bool:
         """Whether other queues name this one as their parent."""
         return self._children[name] > 0
@@ -167,11 +182,16 @@ class Inventory:
 
     def limits_above(self, queue: str) -> Iterator[tuple[str, dict[str, int]]]:
         """The ancestors of a queue that have a card quota, nearest first, each with its quota in thousandths."""
+        for ancestor in self.ancestors(queue):
+            if ancestor in self._limiting:
+                yield ancestor, self.quotas[ancestor] or {}
+
+    def ancestors(self, queue: str) -> Iterator[str]:
+        """The queues above a queue, nearest first; each once, where their parents form a cycle."""
         seen = {queue}
         while (queue := self._parents.get(queue, "")) and queue not in seen:
             seen.add(queue)
-            if queue in self._limiting:
-                yield queue, self.quotas[queue] or {}
+            yield queue
 
     def overview(self) -> list[Finding]:
         """Notes on card quotas whose sum exceeds the cards of the nodes."""
@@ -196,7 +216,7 @@ class Inventory:
                 f"the nodes have {self.cards.get(card, 0) // CARD}{more}",
             )
             for card, amount in sorted(reserved.items())
-            if amount > self.cards.get(card, 0)
+            if amount > self.cards.get(card, 0) and card not in self.resources_of_nodes()
         ]
 
 

@@ -25,20 +25,23 @@ from capcard_sched.model.kinds import is_native, kind_of
 from capcard_sched.model.kube_groups import KUBE_GROUP
 from capcard_sched.model.namespace_queues import NAMESPACE_QUEUE, PARENT_FORM, queue_id
 from capcard_sched.model.node_labels import absent_of, pairs_text, selector_text
+from capcard_sched.model.numbers import whole_number
 from capcard_sched.model.objects import NodeSelector
 from capcard_sched.model.queue import ACCEPTED as NAMESPACES_FORM
 from capcard_sched.model.queue import namespace_rule
-from capcard_sched.model.quoting import escaped
+from capcard_sched.model.quoting import escaped, quoted
 from capcard_sched.model.resources import VGPU_RESOURCES
 from capcard_sched.model.selectors import matches_node_selector, node_selector_problem
 from capcard_sched.validation.card_budgets import check_card_budget
 from capcard_sched.validation.checks import (
     MOST_RESOURCES,
     QUOTA_FORM,
+    SLICE_FORM,
     Finding,
     Severity,
     Spelling,
     annotation_field,
+    card_resource,
     check_card_name,
     check_card_quota,
     check_card_request,
@@ -74,11 +77,12 @@ from capcard_sched.validation.job_plugins import check_job_plugins
 from capcard_sched.validation.job_stages import check_stages
 from capcard_sched.validation.late_members import check_first_pods
 from capcard_sched.validation.misplaced import check_annotation_places
-from capcard_sched.validation.priority_classes import check_priority_classes
+from capcard_sched.validation.priority_classes import check_defaults, check_priority_classes
 from capcard_sched.validation.templates import JOB_TEMPLATE, Template, job_of_cron, templates_of
 from capcard_sched.validation.unsupported_fields import (
     check_affinity,
     check_kube_group,
+    fields_without_plugin,
     hard_without_tier,
     unsupported_fields,
 )
@@ -121,8 +125,12 @@ def check_objects(
     found = [
         (index, finding)
         for index, obj in enumerate(objects)
-        for finding in check_object(obj, inventory, plugins, shares, unsupported="error")
+        for finding in (
+            *check_object(obj, inventory, plugins, shares, unsupported="error"),
+            *fields_without_plugin(obj, plugins.names),
+        )
     ]
+    found += check_defaults(objects)
     return found + [(-1, finding) for finding in inventory.overview()]
 
 
@@ -246,9 +254,34 @@ def _workload(
     reference, queue_field = _queue(obj, templates)
     queue = queue_id(reference, namespace_of(obj))
     yield from check_queue(queue, queue_field, inventory)
+    if queue_field and (templates or ours):
+        yield from _accepted_namespace(obj, queue, queue_field, inventory)
+    yield from _group_minimum(annotations)
     if keys.CARD_REQUEST in annotations:
         yield from check_card_request(annotations[keys.CARD_REQUEST], severity=severity)
         yield from _request_against(annotations[keys.CARD_REQUEST], templates, charged, queue, inventory)
+
+
+def _accepted_namespace(obj: Json, queue: str, field: str, inventory: Inventory) -> Iterator[Finding]:
+    """A warning about a queue that, or an ancestor of which, does not accept the jobs of a namespace."""
+    for name in (queue, *inventory.ancestors(queue)):
+        rule = inventory.namespace_rules.get(name)
+        namespace = namespace_of(obj)
+        labels = inventory.namespaces.get(namespace)
+        if rule is None or rule.problem or (rule.reads_labels and labels is None):
+            continue
+        if not rule.accepts(namespace, labels):
+            accepting = f"annotation {keys.QUEUE_NAMESPACES} of Queue {name}"
+            message = f"queue {name} does not accept jobs of namespace {namespace} ({accepting})"
+            yield Finding("warning", field, f"{message}: the pods are not admitted", "a queue that accepts them")
+            return
+
+
+def _group_minimum(annotations: Mapping[str, str]) -> Iterator[Finding]:
+    text = annotations.get(keys.GROUP_MIN_MEMBER)
+    if text is not None and whole_number(text) is None:
+        message = f"{quoted(text)} is no number of pods: it is ignored"
+        yield Finding("warning", annotation_field(keys.GROUP_MIN_MEMBER), message, "a whole number, such as 4")
 
 
 def _queue_limits(
@@ -257,7 +290,10 @@ def _queue_limits(
     """Findings about the limits and annotations of a Queue or NamespaceQueue with this id."""
     annotations = texts(obj, "metadata", "annotations")
     quota = annotations.get(keys.CARD_QUOTA)
-    findings = [] if quota is None else check_card_quota(quota)
+    # A card that a node provides has a name that nodes provide, such as one with a suffix of `cardDevices`.
+    findings = [one for one in check_card_quota(quota or "") if not (one.accepted == SLICE_FORM and
+                any(f"<{card}>" in one.message for card in inventory.cards))]  # fmt: skip
+    findings += _quota_of_no_card(name, inventory)
     findings += _below_ancestors(name, inventory)
     limits = {
         "capability": as_map(value_at(obj, "spec", "capability")),
@@ -275,6 +311,19 @@ def _queue_limits(
         message = f"{namespace_rule(namespaces).problem}; the queue accepts no namespace"
         findings.append(Finding("error", annotation_field(keys.QUEUE_NAMESPACES), message, NAMESPACES_FORM))
     return findings
+
+
+def _quota_of_no_card(queue: str, inventory: Inventory) -> Iterator[Finding]:
+    """Warnings about names in a card quota that are resources of nodes, or resemble a card of a node."""
+    field = annotation_field(keys.CARD_QUOTA)
+    for card in sorted((inventory.quotas.get(queue) or {}).keys() - inventory.cards.keys()):
+        if card in inventory.resources_of_nodes():
+            message = f"{card} is a resource, not a card: its quota limits nothing"
+            of_cards = sorted(name for name, resources in inventory.card_resources.items() if card in resources)
+            yield Finding("warning", field, message, listed(of_cards) if of_cards else f"spec.capability of {card}")
+        elif (wrong := _alike(card, inventory.cards)) and (wrong.lower() == card.lower() or not card.isascii()):
+            message = f"no node in the input provides card {escaped(card)}; did you mean {wrong}?"
+            yield Finding("warning", field, message, wrong)
 
 
 def _no_devices(capability: Json) -> Iterator[Finding]:
@@ -391,7 +440,8 @@ def _template(template: Template, charge: _TemplateCards, obj: Json, inventory: 
         )
     if charge.cards and charge.amount:
         queue, _ = _queue(obj, [template])
-        yield from _check_feasible(charge.cards, queue, inventory, annotation_field(keys.CARD_NAME, at))
+        named = {name for name in charge.requests if is_card_resource(name, inventory.resources)}
+        yield from _check_feasible(charge.cards, queue, inventory, annotation_field(keys.CARD_NAME, at), named)
 
 
 def _check_placeable(template: Template, inventory: Inventory) -> Iterator[Finding]:
@@ -427,8 +477,13 @@ def _task_names(obj: Json) -> set[str] | None:
     return {str(task.get("name") or f"default{index}") for index, task in enumerate(tasks)}
 
 
-def _check_feasible(cards: Sequence[str], queue: str, inventory: Inventory, field: str) -> Iterator[Finding]:
-    """Warnings when none of the alternatives has quota, or none is on any node: the pods stay pending."""
+def _check_feasible(
+    cards: Sequence[str], queue: str, inventory: Inventory, field: str, requested: Collection[str] | None = None
+) -> Iterator[Finding]:
+    """Warnings when no alternative has quota, is on any node, or has a resource of `requested`: the pods stay pending.
+
+    `requested`: the resources of a pod that count cards; None when unknown.
+    """
     shown = "|".join(cards)
     quota = inventory.quotas.get(queue)
     if quota is not None and not inventory.has_card_quota(queue):
@@ -445,6 +500,11 @@ def _check_feasible(cards: Sequence[str], queue: str, inventory: Inventory, fiel
                 accepted = card
                 break
         yield Finding("warning", field, message, accepted)
+    if requested is not None and all(card in inventory.card_resources and not card_resource(card) for card in cards):
+        resources = {resource for card in cards for resource in inventory.card_resources[card]}
+        if requested and resources.isdisjoint(requested):
+            message = f"no container requests {' or '.join(sorted(resources))}, the resource of card {shown}"
+            yield Finding("warning", field, f"{message}: the pod cannot be scheduled", listed(resources))
     for card in cards if inventory.has_nodes and any(one in inventory.cards for one in cards) else ():
         wrong = "" if card in inventory.cards else _alike(card, inventory.cards.keys() - set(cards))
         if wrong:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 #: Native resources, of which fractions and different requests and limits are accepted.
 _NATIVE: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 _DEVICE_FORM: Final = "the same request and limit: the resource is a device"
+_IN_BYTES: Final = ("memory", "ephemeral-storage")
 _NATIVE_PREFIXES: Final = ("hugepages-", "requests.", "limits.")
 
 
@@ -33,12 +34,7 @@ def check_resources(resources: Any, field: str) -> Iterator[Finding]:
             place = f'{field}.{side}["{name}"]'
             amount = _milli(raw)
             found[name] = amount
-            if amount is None:
-                yield Finding("error", place, f"{shown(raw)} is not a quantity", "a quantity such as 500m, 2 or 16Gi")
-            elif amount < 0:
-                yield Finding("error", place, f"{shown(raw)} is negative", "a quantity of at least 0")
-            elif not _is_native(name) and amount % 1000:
-                yield Finding("error", place, f"{shown(raw)} is a fraction", "a whole number: the resource is a device")
+            yield from _amount_problems(name, raw, amount, place)
         amounts[side] = found
     for name, request in amounts["requests"].items():
         limit = amounts["limits"].get(name)
@@ -53,6 +49,18 @@ def check_resources(resources: Any, field: str) -> Iterator[Finding]:
         elif not _is_native(name) and limit is not None and request != limit:
             values = f"{shown(resources['requests'][name])} differs from the limit {shown(resources['limits'][name])}"
             yield Finding("error", place, values, _DEVICE_FORM)
+
+
+def _amount_problems(name: str, raw: object, amount: int | None, place: str) -> Iterator[Finding]:
+    """What is wrong with one amount of a container, in thousandths; None for no quantity."""
+    if amount is None:
+        yield Finding("error", place, f"{shown(raw)} is not a quantity", "a quantity such as 500m, 2 or 16Gi")
+    elif amount < 0:
+        yield Finding("error", place, f"{shown(raw)} is negative", "a quantity of at least 0")
+    elif not _is_native(name) and amount % 1000:
+        yield Finding("error", place, f"{shown(raw)} is a fraction", "a whole number: the resource is a device")
+    elif amount % 1000 and (name in _IN_BYTES or name.startswith("hugepages-")):
+        yield Finding("warning", place, f"{shown(raw)} is a fraction of a byte", "an amount such as 512Mi")
 
 
 def _is_native(name: str) -> bool:

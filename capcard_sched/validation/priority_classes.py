@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from capcard_sched.model.job import CRITICAL_CLASSES
 from capcard_sched.validation.checks import Finding
-from capcard_sched.validation.inventory import Json, value_at
+from capcard_sched.validation.inventory import Json, object_name, value_at
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
 _POD_EFFECT: Final = "the API server rejects pods that name it"
 #: Unknown names of one object that are compared with known ones, and the number of those: a comparison takes time.
@@ -43,3 +43,16 @@ def check_priority_classes(
         message = f'PriorityClass "{name}" does not exist: {effect}{meant}'
         accepted = ", ".join(names[:_SHOWN]) or "the name of a PriorityClass, or no value"
         yield Finding("warning", f"{field}.priorityClassName", message, accepted)
+
+
+def check_defaults(objects: Iterable[Json]) -> Iterator[tuple[int, Finding]]:
+    """Errors for a second PriorityClass with `globalDefault`, which an API server rejects, by index of its object."""
+    first = ""
+    for index, obj in enumerate(objects):
+        if obj.get("kind") != "PriorityClass" or obj.get("globalDefault") is not True:
+            continue
+        name = object_name(obj)
+        if first:
+            message = f"PriorityClass {first} is the default already: the API server rejects a second one"
+            yield index, Finding("error", "globalDefault", message, "false, or no value")
+        first = first or name

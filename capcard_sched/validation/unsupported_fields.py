@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from capcard_sched.model import annotations as keys
 from capcard_sched.model.group_affinity import AFFINITY_FIELD, AFFINITY_PLUGIN, term_problems, terms_excess
 from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.kube_groups import KubeGroupSpec, held_text, type_problem
-from capcard_sched.validation.checks import Finding
+from capcard_sched.validation.checks import Finding, annotation_field
+from capcard_sched.validation.inventory import texts
+from capcard_sched.validation.templates import templates_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -30,6 +33,28 @@ _FIELDS: Final = {
     "Queue": (("spec extendClusters", "jobs are not dispatched to other clusters", "no value"),),
 }
 
+#: Annotations of workloads, pods and pod templates to the plugin that alone reads them.
+_READ_BY: Final = {
+    keys.SLA_WAITING_TIME: "sla",
+    keys.SLA_WAITING_TIME_ALIAS: "sla",
+    keys.REVOCABLE_ZONE: "tdm",
+    keys.COOLDOWN_TIME: "cdp",
+    keys.NUMA_TOPOLOGY_POLICY: "numa-aware",
+    keys.TASK_TOPOLOGY_AFFINITY: "task-topology",
+    keys.TASK_TOPOLOGY_ANTI_AFFINITY: "task-topology",
+    keys.TASK_TOPOLOGY_TASK_ORDER: "task-topology",
+    keys.RESOURCE_STRATEGY_SCORING_TYPE: "resource-strategy-fit",
+    keys.RESOURCE_STRATEGY_WEIGHT: "resource-strategy-fit",
+}
+#: Kind to fields that one plugin alone reads.
+_FIELDS_READ_BY: Final = {
+    "Queue": (("spec affinity", "nodegroup"),),
+    "Job": (("spec tasks * topologyPolicy", "numa-aware"),),
+}
+_NATIVE_SCHEDULERS: Final = ("", "default-scheduler")
+#: The value of `topologyPolicy` without a policy.
+_NO_POLICY: Final = "none"
+
 #: Kind to the paths of network topologies.
 _TOPOLOGIES: Final = {
     "PodGroup": ("spec networkTopology", "spec subGroupPolicy * networkTopology"),
@@ -45,6 +70,31 @@ def unsupported_fields(obj: Json, plugins: Collection[str] = ()) -> Iterator[Fin
     for path, message, accepted in _FIELDS.get(kind_of(obj), ()):
         for place in _places(obj, path.split(), ""):
             yield Finding("warning", place, f"has no effect: {message}", accepted)
+
+
+def fields_without_plugin(obj: Json, plugins: Collection[str]) -> Iterator[Finding]:
+    """Warnings about fields and annotations that a plugin which is not in the scheduler-conf alone reads.
+
+    `plugins`: names of those of the scheduler-conf.
+    """
+    for path, plugin in _FIELDS_READ_BY.get(kind_of(obj), ()):
+        for place, value in _values(obj, path.split(), ""):
+            if plugin not in plugins and value not in (None, [], {}, "", _NO_POLICY):
+                yield _without(plugin, place)
+    templates = [one for one in templates_of(obj) if one.scheduler not in _NATIVE_SCHEDULERS]
+    if kind_of(obj) == "Pod" and not templates:
+        return
+    own = {"metadata": texts(obj, "metadata", "annotations")}
+    for at, noted in {**own, **{one.metadata_path: one.annotations for one in templates}}.items():
+        for key in noted:
+            plugin = _READ_BY.get(key, "")
+            if plugin and plugin not in plugins:
+                yield _without(plugin, annotation_field(key, at))
+
+
+def _without(plugin: str, field: str) -> Finding:
+    message = f"has no effect: the scheduler-conf has no plugin {plugin}"
+    return Finding("warning", field, message, f"the plugin {plugin}, or no value")
 
 
 def hard_without_tier(obj: Json) -> Iterator[Finding]:

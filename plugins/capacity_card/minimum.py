@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.quota.limits import QuotaShortage
     from capcard_sched.model.job import Job, Task
-    from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
     from capcard_sched.plugins.capacity_card.card_inventory import CardInventory
     from capcard_sched.plugins.capacity_card.charge import Charge
@@ -104,10 +104,7 @@ class Minimum:
             return False
         total = ChargeSum(account.allocated if charges else ())
         cards = {charge.card for charge in charges}
-        waiting: dict[TaskClass, int] = {}
-        for task in job.pending.values():
-            waiting[task.cls] = waiting.get(task.cls, 0) + 1
-        for cls, pods in waiting.items():
+        for cls, pods in Counter([task.cls for task in job.pending.values()]).items():
             demand = self._demands.of(cls)
             if demand.claim.others:
                 return False

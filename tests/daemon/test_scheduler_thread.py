@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -126,6 +127,30 @@ def test_a_new_leader_has_applied_everything_delivered_before(thread: SchedulerT
     assert Takeover() in outside.seen
     _query(thread, lambda _: None)  # runs after the cycle, which hands over binds
     assert thread.last_cycle is not None
+
+
+class _Page(list[Delta]):
+    """Of a list; a plain list has no weak references."""
+
+
+def test_the_pages_of_lists_are_freed_before_the_first_session(core: Core, outside: Outside) -> None:
+    page = _Page(_CLUSTER)
+    kept, at_handover = weakref.ref(page), []
+
+    def handover(intents: Sequence[Intent]) -> None:
+        at_handover.append(kept())
+        outside.handover(intents)
+
+    thread = SchedulerThread(core, handover=handover, listener=outside, period=0.05)
+    thread.deliver(page)
+    thread.deliver(_gang("g", 2))
+    thread.lead()
+    del page
+    thread.start()  # all of it arrives at once
+    outside.wait(lambda: set(outside.binds) == {"g-0", "g-1"})
+    thread.stop()
+    assert thread.join(10)
+    assert at_handover[0] is None
 
 
 def test_a_deposed_leader_goes_on_applying_facts_and_stops_deciding(thread: SchedulerThread, outside: Outside) -> None:

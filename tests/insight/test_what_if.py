@@ -71,6 +71,22 @@ def test_a_quota_of_a_card_that_no_node_provides_is_a_warning(cluster: str, caps
     assert captured.out == "no job waits longer.\n"
 
 
+@pytest.mark.parametrize(
+    ("quotas", "problem"),
+    [
+        ([f"q/{CARD}=8", f"q/{CARD}=16"], f"--quota: 'q/{CARD}=8' and 'q/{CARD}=16' are quotas of one card of queue q"),
+        (["q/A|B=1", "q/B|A=2"], "--quota: 'q/A|B=1' and 'q/B|A=2' are quotas of one card of queue q"),
+        (["q/cpu=8"], "--quota: 'q/cpu=8': cpu is a resource, not a card"),
+        (["q/memory=8"], "--quota: 'q/memory=8': memory is a resource, not a card"),
+    ],
+)
+def test_quotas_that_contradict_each_other_or_are_of_no_card_are_refused(
+    cluster: str, quotas: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["what-if", "-f", cluster, *(word for quota in quotas for word in ("--quota", quota))]) == 2
+    assert problem in capsys.readouterr().err
+
+
 def test_nodes_without_quota_change_nothing_and_with_it_they_start_a_job(
     tmp_path: Path, cluster: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,7 @@ from capcard_sched.model import annotations as keys
 from capcard_sched.model import deltas
 from capcard_sched.model.json_pods import valid_pod_amounts
 from capcard_sched.model.objects import PodObject
-from capcard_sched.model.pod_requests import pod_amounts
+from capcard_sched.model.pod_requests import AmountsReader, pod_amounts
 from capcard_sched.model.quantity import format_amount
 from capcard_sched.testing import Harness
 from tests.controlplane.build import needed
@@ -51,6 +51,15 @@ def test_the_amounts_of_a_pod_follow_the_rule(pod: oracle.Json) -> None:
     again = _decoded(stored)
     assert pod_amounts(again.spec, again.status) == found
     assert valid_pod_amounts(pod) == found
+
+
+@given(pods=st.lists(oracle.pods(), max_size=4), order=st.lists(st.integers(0, 3), max_size=8))
+def test_pods_read_one_after_another_have_their_own_amounts(pods: list[oracle.Json], order: list[int]) -> None:
+    reader = AmountsReader()
+    for number in order:
+        for pod in pods[number : number + 1]:
+            decoded = _decoded(pod)
+            assert reader.read(decoded) == pod_amounts(decoded.spec, decoded.status)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from typing import Annotated, Final, TypeAlias
 
 from cyclopts import Group, Parameter
 
-from capcard_sched.cli.exit_codes import Files
+from capcard_sched.cli.files import Files
 from capcard_sched.model.autoscaling import AutoscalingOptions
 from capcard_sched.model.provisioning import ProvisioningClass
 

@@ -4,8 +4,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final
 
-from cyclopts import Group, Parameter
-
 from capcard_sched.admission.queues import QueueRules
 from capcard_sched.admission.webhooks import WEBHOOKS
 from capcard_sched.daemon import flag_values as values
@@ -15,17 +13,17 @@ from capcard_sched.daemon.common_options import (
     SERVING,
     ConnectionOptions,
     address,
-    flag,
     names,
     path,
     switch,
 )
 from capcard_sched.daemon.compat_flags import AdmissionCompatFlags
 from capcard_sched.daemon.flag_values import AddressFlag
+from capcard_sched.daemon.flags import FlagGroup, flag
 from capcard_sched.model.timestamps import format_duration
 
-WEBHOOK: Final = Group("Webhooks", sort_key=2)
-CERTIFICATES: Final = Group("Certificates", sort_key=3)
+WEBHOOK: Final = FlagGroup("Webhooks", 2)
+CERTIFICATES: Final = FlagGroup("Certificates", 3)
 
 #: Webhook paths of Volcano that are not served here.
 FOREIGN_PATHS: Final = frozenset(
@@ -34,7 +32,6 @@ FOREIGN_PATHS: Final = frozenset(
 _HEALTH_ADDRESS: Final = AddressFlag("", 11251)
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class AdmissionOptions(ConnectionOptions):
     """Settings of the admission server."""

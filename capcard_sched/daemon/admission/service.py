@@ -35,7 +35,7 @@ from capcard_sched.daemon.observability.server import (
 )
 from capcard_sched.daemon.observability.server_thread import ServerThread
 from capcard_sched.daemon.wiring import cancel, run_until
-from capcard_sched.gc import settle_memory
+from capcard_sched.gc import collect_seldom, settle_memory
 from capcard_sched.kube.client import Client, RequestError
 from capcard_sched.kube.connection import ConnectionConfigError, load_connection
 from capcard_sched.kube.informers import Informers
@@ -95,6 +95,7 @@ class AdmissionService(HealthState):
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT."""
         options = self._options
+        collect_seldom()
         for name, reason in options.given().items():
             self._log.warning("flag without effect", flag=name, reason=reason)
         stopped = asyncio.Event()

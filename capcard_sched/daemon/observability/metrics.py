@@ -52,6 +52,8 @@ class Metrics(MetricSet, Observer):
         self._early: dict[str, float] = {}
         #: Cached series of requests.
         self._requests: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        #: Kind of a write to its series.
+        self._written: dict[str, Counter] = {}
         #: (namespace, name) of a job to the time its pods were last placed.
         self._jobs: dict[tuple[str, str], JobTimes] = {}
         self.card_seconds = CardSecondsCounter(default_queue, clock)
@@ -217,7 +219,10 @@ class Metrics(MetricSet, Observer):
         self._counters["eviction_errors_total"].inc()
 
     def written(self, kind: str, seconds: float) -> None:  # noqa: ARG002 - the request's duration is counted there
-        self._counters["api_writes_total"].labels(kind, "written").inc()
+        series = self._written.get(kind)
+        if series is None:
+            series = self._written[kind] = self._counters["api_writes_total"].labels(kind, "written")
+        series.inc()
 
     def write_failed(self, kind: str, code: int, message: str) -> None:  # noqa: ARG002 - texts are for logs
         self._counters["api_writes_total"].labels(kind, "failed").inc()

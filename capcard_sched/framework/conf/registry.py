@@ -220,10 +220,11 @@ def _faults(part: type[Any], kind: str) -> list[str]:
             faults += _arity_faults(place, part, "execute", 1, "(session) -> None")
         return faults
     owners = [(one, owner) for one in (part, *part.Parts) for owner in one.__mro__ if owner not in Plugin.__mro__]
+    hooks = declared_hooks(part)
     for one, method in ((one, name) for one, owner in owners for name in vars(owner)):
         if method.startswith("_"):
             continue
-        declared = declared_hooks(part).get(method)
+        declared = hooks.get(method)
         hook = BY_METHOD.get(method) if declared is None else BY_METHOD[declared.kind]
         if declared is None and method in DECORATED:
             faults.append(f"{place}.{method}: is declared with the decorator `@{method}(reads=...)`")

@@ -8,7 +8,6 @@ one by one, best bound first, until none of the rest can be cheaper.
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from math import isnan
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -99,14 +98,14 @@ class VictimSearch:
         if found is not None and len(found):
             scores = engine.totals(signature, NodeView(table, found, future=True)) if keeps_scores else found
             free.update(zip(found.tolist(), scores.tolist(), strict=True))
+            if keeps_scores and np.isnan(scores).any():
+                keeps_scores, serial = False, -1  # `choose` ranks NaN, now and until all scores are numbers
         self._free_serial = serial
         if not free:
             return -1
         if keeps_scores:
             best = max(free.values())
-            rows = [row for row, score in free.items() if score == best]
-            if rows and not any(map(isnan, free.values())):
-                return min(rows)
+            return min(row for row, score in free.items() if score == best)
         return engine.choose(signature, np.array(sorted(free), dtype=np.intp), future=True)
 
     def next(self, task: Task) -> PreemptionPlan | None:

@@ -6,12 +6,14 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from capcard_sched.devices.capacities import quantity_text
 from capcard_sched.devices.ledger import is_of_one_node
 from capcard_sched.framework.explain.capacity import workload_name
-from capcard_sched.framework.explain.sentences import hint
+from capcard_sched.framework.explain.sentences import form, hint
 from capcard_sched.framework.toolkit.device_cards import claim_of, may_match, plan_of
 from capcard_sched.model.quoting import brief, escaped, plural
 from capcard_sched.model.selectors import untolerated_taint
+from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -65,6 +67,24 @@ def allocated_claims(snapshot: Snapshot, task: Task) -> str:
     return " and ".join(found)
 
 
+def awaited_conditions(snapshot: Snapshot, task: Task) -> str:
+    """`pod a is bound to n1 once device gpu.nvidia.com/n1/g0 has condition ready`; "" for a pod that waits for none."""
+    if task.status is not TaskStatus.BINDING or task.node is None:
+        return ""
+    ledger, found = snapshot.claims, []
+    for key in sorted(ledger.prepared | ledger.assumed.keys()):
+        allocation = ledger.allocation(key)
+        results = allocation.devices.results or () if allocation is not None else ()
+        if task.uid in ledger.consumers(key):
+            found += [one for one in results if one.binding_conditions]
+    devices = []
+    for one in found:
+        conditions = one.binding_conditions or ()
+        word = form(len(conditions), "condition", "conditions")
+        devices.append(f"device {one.driver}/{one.pool}/{one.device} has {word} {' and '.join(conditions)}")
+    return f"pod {task.name} is bound to {task.node.name} once {brief(devices)}" if devices else ""
+
+
 def awaits_slices(snapshot: Snapshot, task: Task) -> bool:
     """Whether ResourceSlices are missing of a pool of some node, for a pod with claims: its driver publishes them."""
     if not task.cls.claims:
@@ -88,6 +108,7 @@ def devices_of(snapshot: Snapshot, task: Task, nodes: Iterable[Node]) -> str:
         causes.append(f"no device of {len(devices)} matches the class and the selectors")
     causes += _tainted(requests, matching)
     causes += _in_use(snapshot, task, matching)
+    causes += _counted(snapshot, task, pools.values(), matching)
     return "; ".join(causes)
 
 
@@ -130,6 +151,27 @@ def _in_use(snapshot: Snapshot, task: Task, devices: Iterable[PoolDevice]) -> li
     total = sum(used.values())
     by = brief([f"{name} ({count})" for name, count in used.most_common()])
     return [f"{plural(total, 'device')} {'is' if total == 1 else 'are'} in use by {by}"] if total else []
+
+
+def _counted(
+    snapshot: Snapshot, task: Task, pools: Iterable[DevicePool], devices: Iterable[PoolDevice]
+) -> Iterator[str]:
+    """`1 device needs more memory of counter set g than the 123Gi of 141Gi left beside default/pod/a (1)`."""
+    holders = _holders(snapshot, task.job)
+    free = [device for device in devices if device.id not in holders and device.counters]
+    for pool in pools:
+        users = [(holders[one.id], one) for one in map(snapshot.devices.device, holders)
+                 if one is not None and one.counters and one.id[:2] == pool.id]  # fmt: skip
+        for key, total in pool.counters.items():
+            own = [(holder, one.counters[key]) for holder, one in users if key in one.counters]
+            left = total - sum(amount for _, amount in own)
+            short = [one for one in free if one.id[:2] == pool.id and one.counters.get(key, 0) > left]
+            if short and own:
+                number = f"{plural(len(short), 'device')} {'needs' if len(short) == 1 else 'need'}"
+                used = Counter(holder for holder, _ in own)
+                by = brief([f"{name} ({count})" for name, count in used.most_common()])
+                amounts = f"the {quantity_text(left)} of {quantity_text(total)} left beside {by}"
+                yield f"{number} more {key[1]} of counter set {key[0]} than {amounts}"
 
 
 def _holders(snapshot: Snapshot, own: Job | None) -> Mapping[DeviceId, str]:

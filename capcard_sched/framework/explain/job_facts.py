@@ -9,6 +9,7 @@ import msgspec
 from capcard_sched.framework.backlog.task_outcome import TaskOutcome
 from capcard_sched.framework.close.podgroups import refusal_of
 from capcard_sched.framework.explain.capacity import CapacityReader
+from capcard_sched.framework.explain.device_causes import awaited_conditions
 from capcard_sched.framework.explain.limits import LimitReader, shown_refusal
 from capcard_sched.framework.explain.rejections import INSUFFICIENT, ObservedAttempt
 from capcard_sched.model.annotations import CARD_REQUEST
@@ -360,6 +361,10 @@ class JobFacts:
         """How many pending pods of a template fit now, alone or where most pods of their gang do."""
         outcomes = [self._session.results.outcome_of(task.uid) for task in self.waiting if task.cls is cls]
         return sum(one is not None and (one.kind == "schedulable" or one.fits_partly) for one in outcomes)
+
+    def preparing(self) -> list[str]:
+        """Sentences about the pods that are bound once drivers have prepared their devices."""
+        return [text for task in self.tasks if (text := awaited_conditions(self._session.snapshot, task))]
 
     def leaving(self) -> list[str]:
         """Sentences about terminating pods that hold what the job lacks: of the refusing queues, and on its nodes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.framework.explain import sentences
@@ -118,8 +119,8 @@ def _above_limit(data: JobFacts, refusal: Refusal, figures: Figures) -> StageRes
             and (other.free or 0) >= max(other.requested, _devices(data))
         ]
     summary = f"{needs}, and {owner} has {left} left of its quota of {amount_of(resource, limit)} ({split})"
-    quota = taken + needed
-    missing = 0.0 if elastic > 0 or data.queue.ahead else quota - limit
+    missing = 0.0 if elastic > 0 or data.queue.ahead else taken + needed - limit
+    quota = _whole(resource, taken + needed)
     text = _when("It is admitted", owner, resource, missing, quota)
     claims = () if "|" in resource else (QuotaClaim(text, ((refusal.queue, resource, quota),), 0),)
     return StageResult("NotAdmitted", summary, facts, claims)
@@ -285,16 +286,21 @@ def _claim(data: JobFacts, rows: Sequence[LimitUse], per_pod: float, pods: int, 
         missing = row.used + pods * per_pod - (row.quota or 0.0)
         if missing <= 0:  # pods of other templates take the rest
             return None
-        quota = row.used + pods * per_pod
+        quota = _whole(row.resource, row.used + pods * per_pod)
         text = _when(who, f"queue {row.queue}", row.resource, 0.0 if data.queue.ahead else missing, quota)
         return QuotaClaim(text, ((row.queue, row.resource, quota),), pods)
     if len({row.queue for row in rows}) > 1 or (is_gang and any((row.free or 0) >= per_pod for row in rows)):
         return None  # a gang that shares its pods among several cards needs less of each
-    more = max(pods * per_pod + row.used - (row.quota or 0.0) for row in rows)
+    more = _whole(rows[0].resource, max(pods * per_pod + row.used - (row.quota or 0.0) for row in rows))
     where = "" if rows[0].queue == data.queue.name else f" in queue {rows[0].queue}"
     either = "either card" if len(rows) == 2 else f"any of the {len(rows)} cards"
     text = f"{who} with a quota of {amount_of(rows[0].resource, more)} more of {either}{where}"
     return QuotaClaim(text, tuple((row.queue, row.resource, (row.quota or 0.0) + more) for row in rows), pods)
+
+
+def _whole(resource: str, amount: float) -> float:
+    """The smallest amount that a quota may have: those of cards are whole numbers, whatever shares of them cost."""
+    return amount if resource in (CPU, MEMORY) else float(math.ceil(round(amount, 3)))
 
 
 def _when(who: str, queue: str, resource: str, missing: float, quota: float) -> str:

@@ -260,7 +260,8 @@ def _without_pending(data: JobFacts) -> StageResult:
         )
     if data.job.gated and data.pod is None:
         return _obstacles(data.job.gated.values())
-    losses = losses_of(tasks)
+    # A pod that waits for its devices has a node, and no binding yet.
+    losses = losses_of(tasks) or data.preparing()
     leaving = sum(task.status is TaskStatus.RELEASING for task in tasks)
     if data.pod is not None:
         status = "Terminating" if leaving else data.pod.status.title

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +12,7 @@ from capcard_sched.framework.api.node_view import FilterResult, NodeView
 from capcard_sched.framework.api.plugin import Reads
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
 
     from capcard_sched.framework.api.dispatch import BoundNodeHook, Dispatch
     from capcard_sched.framework.api.node_view import Diagnosis, PodSignature, Rows, Scores
@@ -36,7 +35,14 @@ class NodeHooks:
         self.tree_followers = frozenset(plugin.name for plugin in dispatch.plugins if Reads.TREE in plugin.reads)
         self._signature_without_tree = [entry for entry in self._signature if entry[0] not in self.tree_followers]
         self._of: dict[PodSignature, SignatureHooks] = {}
-        #: Whether each filter and score applies, to the hooks that do.
+        #: Plugin, kind and condition of the filters and scores that do not apply to all signatures.
+        self._conditions = [
+            (hook.plugin, kind, hook.when)
+            for kind, hooks in (("filter", dispatch.filters), ("score", dispatch.scores))
+            for hook in hooks
+            if hook.when is not None
+        ]
+        #: The results of `_conditions`, to the hooks that apply.
         self._applying: dict[tuple[bool, ...], _ApplyingHooks] = {}
         #: The hooks that apply to pods which differ in names of generated claims, by `PodSignature.row_key`.
         self._alike: dict[Hashable, _ApplyingHooks] = {}
@@ -71,32 +77,29 @@ class NodeHooks:
         return found
 
     def _applying_to(self, signature: PodSignature) -> _ApplyingHooks:
-        hooks = self._dispatch.filters, self._dispatch.scores
         plugin, kind, applies = "", "", list[bool]()
         try:
-            for kind, of_kind in zip(("filter", "score"), hooks, strict=True):  # noqa: B007 - read by the handler
-                for plugin, _, when, _ in of_kind:  # noqa: B007
-                    applies.append(when is None or when(signature))
+            for plugin, kind, when in self._conditions:  # noqa: B007 - read by the handler
+                applies.append(when(signature))
         except Exception as error:
             raise HookFailed(plugin, kind, error) from error
-        return self._of_applying(hooks, tuple(applies))
-
-    def _of_applying(
-        self, hooks: tuple[list[BoundNodeHook], list[BoundNodeHook]], applies: tuple[bool, ...]
-    ) -> _ApplyingHooks:
-        found = self._applying.get(applies)
+        key = tuple(applies)
+        found = self._applying.get(key)
         if found is None:
-            found = self._applying[applies] = _ApplyingHooks(*hooks, applies)
+            found = self._applying[key] = self._of_applying(iter(key))
         return found
+
+    def _of_applying(self, applies: Iterator[bool]) -> _ApplyingHooks:
+        """`applies`: the results of `_conditions`, in their order."""
+        filters = [hook for hook in self._dispatch.filters if hook.when is None or next(applies)]
+        scores = [hook for hook in self._dispatch.scores if hook.when is None or next(applies)]
+        return _ApplyingHooks(filters, scores)
 
 
 class _ApplyingHooks:
     """The filters and scores that apply to some signatures, by what they read."""
 
-    def __init__(
-        self, filters: Sequence[BoundNodeHook], scores: Sequence[BoundNodeHook], applies: Sequence[bool]
-    ) -> None:
-        filters, scores = [*compress(filters, applies)], [*compress(scores, applies[len(filters) :])]
+    def __init__(self, filters: Sequence[BoundNodeHook], scores: Sequence[BoundNodeHook]) -> None:
         self.static_filters = [hook for hook in filters if hook.reads == NODE_SPEC]
         self.row_filters = [hook for hook in filters if NODE_SPEC < hook.reads < CANDIDATES]
         self.other_filters = [hook for hook in filters if hook.reads >= CANDIDATES]

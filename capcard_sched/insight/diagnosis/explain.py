@@ -37,6 +37,7 @@ from capcard_sched.validation.inventory import Inventory, as_map
 from capcard_sched.validation.job_structure import check_dependencies, tasks_of
 from capcard_sched.validation.late_members import LATE_KINDS, check_first_pods, first_pods
 from capcard_sched.validation.object_checks import check_object
+from capcard_sched.validation.unsupported_fields import fields_without_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -271,7 +272,11 @@ def problems_of(
         _problem(_name(obj), finding)
         for obj in checked
         if obj is not None
-        for finding in (*check_object(obj, inventory, plugins, shares), *_dependencies(obj))
+        for finding in (
+            *check_object(obj, inventory, plugins, shares),
+            *fields_without_plugin(obj, plugins.names),
+            *_dependencies(obj),
+        )
     ]
     if job is not None and not job.is_ready():
         found += _late_members(job, objects)

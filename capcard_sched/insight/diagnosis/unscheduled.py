@@ -106,6 +106,8 @@ def _diagnose(snapshot: CoreSnapshot, objects: ObjectView, job: Job | None, obj:
     replicas = (obj.get("spec") or {}).get("replicas", 1)
     if replicas == 0:
         return _diagnosis(obj, None, "NoPods", f"{kind} {meta['name']} has 0 replicas")
+    if kind == "Job" and (obj.get("spec") or {}).get("parallelism") == 0:
+        return _diagnosis(obj, None, "NoPods", f"Job {meta['name']} has parallelism 0")
     return _diagnosis(obj, None, "NoPods", f"{kind} {meta['name']} has no pods: its controller has not created any")
 
 

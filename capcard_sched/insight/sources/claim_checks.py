@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.devices.pool_faults import PoolFault
     from capcard_sched.model.device_objects import DeviceRequest, ExactRequest
+    from capcard_sched.validation.checks import Severity
 
     Json = dict[str, Any]
 
@@ -47,6 +48,8 @@ _OBJECTS: Final = {
     "ResourceClaim": ResourceClaimObject,
     "ResourceClaimTemplate": ResourceClaimTemplateObject,
 }
+#: Of namespaces whose claims may have `adminAccess`.
+_ADMIN_LABEL: Final = "resource.kubernetes.io/admin-access"
 _NEVER: Final = "the pod is never bound"
 
 
@@ -95,10 +98,14 @@ class _Checks:
         self._faults: dict[tuple[str, str], list[PoolFault]] = {}
         #: Whether the input has classes, slices, claims or templates.
         self.has_devices = False
+        #: Labels of the Namespaces.
+        self._namespaces: dict[str, dict[str, str]] = {}
 
     def add(self, obj: Json) -> msgspec.Struct | None:
         """The decoded object of the API group; None for others, and those with an error of their own."""
         kind = str(obj.get("kind"))
+        if kind_of(obj) == "Namespace":
+            self._namespaces[object_name(obj)] = texts(obj, "metadata", "labels")
         if kind not in _OBJECTS or group_of(str(obj.get("apiVersion") or "")) != _GROUP:
             return None
         self.has_devices = True
@@ -127,8 +134,23 @@ class _Checks:
                     yield Finding("error", f"spec.selectors[{index}].cel.expression", f"CEL compile error: {found}")
         elif isinstance(decoded, ResourceClaimObject):
             yield from self._requests(decoded.metadata.name, decoded.spec.devices, "spec.devices")
+            yield from self._admin_access(decoded.metadata.namespace, decoded.spec.devices, "spec.devices")
         elif isinstance(decoded, ResourceClaimTemplateObject):
             yield from self._requests(decoded.metadata.name, decoded.spec.spec.devices, "spec.spec.devices")
+            yield from self._admin_access(decoded.metadata.namespace, decoded.spec.spec.devices, "spec.spec.devices")
+
+    def _admin_access(self, namespace: str | None, devices: DeviceClaim, field: str) -> Iterator[Finding]:
+        """Requests with `adminAccess` in a namespace whose label does not allow them: API servers reject the claim."""
+        labels = self._namespaces.get(namespace or "default")
+        if (labels or {}).get(_ADMIN_LABEL) == "true":
+            return
+        severity: Severity = "warning" if labels is None else "error"
+        missing = "" if labels is not None else ", which is not among the objects in the input"
+        message = f"is accepted only with a label of namespace {namespace or 'default'}{missing}"
+        for index, request in enumerate(devices.requests or ()):
+            if request.exactly is not None and request.exactly.admin_access:
+                place = f"{field}.requests[{index}].exactly.adminAccess"
+                yield Finding(severity, place, message, f'the label {_ADMIN_LABEL}: "true"')
 
     def _slice(self, decoded: ResourceSliceObject) -> Iterator[Finding]:
         inventory, name = self._table.inventory, decoded.metadata.name

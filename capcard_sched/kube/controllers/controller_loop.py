@@ -7,6 +7,8 @@ import heapq
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from capcard_sched.controllers.view import Create, Delete, Failure, Patch, Result
 from capcard_sched.kube.controllers.object_cache import NotFetchedError
 from capcard_sched.kube.controllers.write_executor import WriteFailedError
@@ -218,5 +220,5 @@ class ControllerLoop:
 
     def _again(self, taken: WorkItem[Key, int], outcome: WriteOutcome) -> None:
         self._report(self.name, taken.key, outcome.message)
-        again = taken._replace(value=taken.value + 1)
+        again = msgspec.structs.replace(taken, value=taken.value + 1)
         self._queue.requeue(again, self._steady() + self._executor.backoff.wait(again.value, outcome.wait))

@@ -9,7 +9,6 @@ create the pods of a job when they see its phase.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -39,7 +38,7 @@ from capcard_sched.model.intents import (
 from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 
     from capcard_sched.kube.client import Client
     from capcard_sched.kube.instrumentation import Observer
@@ -291,10 +290,16 @@ class ApiWriter:
             self._report_lost()
             self._wake_low()
 
-    async def _quiesce(self, uid: str) -> None:
-        """Discard the pod's condition and wait for its write in flight: a bound pod must not get PodScheduled=False."""
+    def _quiesce(self, uid: str) -> Awaitable[None] | None:
+        """Discard the pod's condition: a bound pod must not get PodScheduled=False.
+
+        Returns the wait for its write in flight, None without one.
+        """
         key = condition_key(uid)
         self._discard_condition(key)
+        return self._condition_written(key) if self._statuses.is_in_flight(key) else None
+
+    async def _condition_written(self, key: StatusKey) -> None:
         while self._statuses.is_in_flight(key):
             end = self._condition_waiters.setdefault(key, asyncio.get_running_loop().create_future())
             await asyncio.shield(end)
@@ -372,15 +377,13 @@ class ApiWriter:
 
     def _next_low(self, now: float) -> tuple[_Calls, _Item] | None:
         """The next status, else the next event; beside bindings, one that is overdue, unless another one is sent."""
-        overdue = [
-            queue
-            for queue, seconds in ((self._statuses, _STATUS_SECONDS), (self._events, _EVENT_SECONDS))
-            if (since := queue.oldest()) is not None and now - since > seconds
-        ]
-        if self._busy and (self._low_beside_binds or not overdue):
+        late_events = _is_overdue(self._events, now, _EVENT_SECONDS)
+        if self._busy and (
+            self._low_beside_binds or not (late_events or _is_overdue(self._statuses, now, _STATUS_SECONDS))
+        ):
             return None
         # An overdue event precedes statuses, so that it does not starve.
-        first, last = (self._events, self._statuses) if self._events in overdue else (self._statuses, self._events)
+        first, last = (self._events, self._statuses) if late_events else (self._statuses, self._events)
         for queue in (first, last):
             item = queue.get(now)
             if item is not None:
@@ -395,9 +398,10 @@ class ApiWriter:
             queue.requeue(item, until)
             return 0.0
         call.since = item.since
-        outcome = None
-        with contextlib.suppress(LeadershipLost):
+        try:
             outcome = await writer.send(call)
+        except LeadershipLost:
+            outcome = None
         if outcome is None:
             queue.done(item.key)
         elif outcome.result is WriteResult.AGAIN:
@@ -408,9 +412,10 @@ class ApiWriter:
             if call.lane and outcome.result is not WriteResult.ALLOWED:
                 self._open[call.lane] -= 1
             writer.end(call, outcome)
-        waiter = self._condition_waiters.pop(item.key, None)
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        if self._condition_waiters:
+            waiter = self._condition_waiters.pop(item.key, None)
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
         return 0.0 if outcome is None else outcome.pause
 
     def _retry(self, queue: _Calls, item: _Item, wait: float, idle: IdleWorkers | None) -> None:
@@ -427,7 +432,13 @@ class ApiWriter:
     @property
     def _busy(self) -> bool:
         """Whether lower queues must wait: calls are queued, or many connections are in use."""
-        return self._urgent.oldest() is not None or self._in_flight > self._binders // 4
+        return self._in_flight > self._binders // 4 or self._urgent.oldest() is not None
 
     def _is_closing(self) -> bool:
         return self._closing is not None and self._clock() >= self._closing
+
+
+def _is_overdue(queue: _Calls, now: float, seconds: float) -> bool:
+    """Whether a ready call waits for more than `seconds`."""
+    since = queue.oldest()
+    return since is not None and now - since > seconds

@@ -113,11 +113,11 @@ class BindCall(WriteCall):
 class Binder(CallWriter[BindCall]):
     """Sends bindings and reports those that fail.
 
-    `fence` returns the token of a Binding; `quiesce` waits for other writes to the same pod; `server_seconds` limits
-    the processing on the API server, so that a new leader knows when bindings of the former one have ended.
-    `resume(call)` queues the binding of a pod after its PreBind. `bind_lock` excludes other schedulers meanwhile.
-    `undo_pre_bind` runs for a pod with ResourceClaims that is not bound after all; it raises nothing but
-    LeadershipLost.
+    `fence` returns the token of a Binding; `quiesce` ends other writes to the same pod, and returns the wait for one in
+    flight; `server_seconds` limits the processing on the API server, so that a new leader knows when bindings of the
+    former one have ended. `resume(call)` queues the binding of a pod after its PreBind. `bind_lock` excludes other
+    schedulers meanwhile. `undo_pre_bind` runs for a pod with ResourceClaims that is not bound after all; it raises
+    nothing but LeadershipLost.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Binder(CallWriter[BindCall]):
         context: WriterContext,
         *,
         fence: Callable[[], str | None],
-        quiesce: Callable[[str], Awaitable[None]],
+        quiesce: Callable[[str], Awaitable[None] | None],
         server_seconds: float | None,
         pre_bind: PreBind | None,
         bind_lock: BindLock | None,
@@ -164,11 +164,14 @@ class Binder(CallWriter[BindCall]):
             return WriteOutcome(WriteResult.ALLOWED)
         if call.uncertain and (outcome := await self._read_back(call, None)) is not None:
             return outcome
-        await self._quiesce(bind.uid)
+        if (written := self._quiesce(bind.uid)) is not None:
+            await written
         if not bind.binding_lock or self._bind_lock is None:
-            return await self._send(call)
-        async with self._bind_lock(self._gated(call), bind):
-            return await self._send(call)
+            await self._send(call)
+        else:
+            async with self._bind_lock(self._gated(call), bind):
+                await self._send(call)
+        return DONE
 
     async def _remove_gate(self, call: BindCall) -> None:
         """Remove the queue allocation gate of the pod: the API server refuses to bind a pod with gates."""
@@ -178,13 +181,13 @@ class Binder(CallWriter[BindCall]):
             await self.gate.send(self.client, call.term, "PATCH", path, body=body, content_type=requests.STRATEGIC)
             call.has_gate = False
 
-    async def _send(self, call: BindCall) -> WriteOutcome:
+    async def _send(self, call: BindCall) -> None:
         bind = call.bind
-        await self.gate.wait(call.term)  # before the token is read
+        if not self.gate.is_open(call.term):
+            await self.gate.wait(call.term)  # before the token is read
         body = requests.binding(bind, self._fence())
         path = object_path("Pod", bind.namespace, bind.name, "binding")
         await self.gate.send(self.client, call.term, "POST", path, params=self._params, body=body)
-        return DONE
 
     def observe(self, call: BindCall, outcome: WriteOutcome) -> None:
         """Count a bound pod; `end` reports the others."""

@@ -45,6 +45,10 @@ class LeadershipGate:
         """Invalidate everything submitted so far."""
         self.term += 1
 
+    def is_open(self, term: int) -> bool:
+        """Whether a write of this term may be sent now."""
+        return term == self.term and self.time_left() > 0.0
+
     async def wait(self, term: int) -> None:
         """Return when a write of this term may be sent. Raises LeadershipLost after the end of the term."""
         while term == self.term:
@@ -63,7 +67,8 @@ class LeadershipGate:
             return self.time_left() if term == self.term else 0.0
 
         while True:
-            await self.wait(term)
+            if not self.is_open(term):
+                await self.wait(term)
             try:
                 return await client.request(method, path, time_left=left, **parts)
             except RequestWithheld:

@@ -9,7 +9,7 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Callable, Hashable
 
 K = TypeVar("K", bound="Hashable")
 
@@ -31,7 +31,10 @@ class ReadyKeys(Generic[K]):
     def append(self, key: K) -> None:
         """Add a key as the last one of its group."""
         group = self._group_of(key) if self._group_of is not None else None
-        self._groups.setdefault(group, deque()).append(key)
+        keys = self._groups.get(group)
+        if keys is None:
+            keys = self._groups[group] = deque()
+        keys.append(key)
         self._length += 1
 
     def appendleft(self, key: K) -> None:
@@ -49,10 +52,10 @@ class ReadyKeys(Generic[K]):
                 continue
             key = keys.popleft()
             self._length -= 1
-            if keys:
-                self._groups.move_to_end(group)
-            else:
+            if not keys:
                 del self._groups[group]
+            elif len(self._groups) > 1:
+                self._groups.move_to_end(group)
             return key
         return None
 
@@ -67,12 +70,10 @@ class ReadyKeys(Generic[K]):
                 if is_kept(key):
                     self.append(key)
 
-    def heads(self) -> Iterator[K]:
+    def heads(self) -> list[K]:
         """The first key of all, and that of each group."""
-        if self._first:
-            yield self._first[0]
-        for keys in self._groups.values():
-            yield keys[0]
+        heads = [keys[0] for keys in self._groups.values()]
+        return [self._first[0], *heads] if self._first else heads
 
     def clear(self) -> None:
         """Remove all keys."""

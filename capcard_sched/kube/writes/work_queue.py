@@ -9,7 +9,9 @@ import asyncio
 import heapq
 import math
 from collections import Counter, OrderedDict, deque
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import msgspec
 
 from capcard_sched.kube.writes.ready_keys import ReadyKeys
 
@@ -23,7 +25,7 @@ V = TypeVar("V")
 _STALE_KEYS = 256
 
 
-class WorkItem(NamedTuple, Generic[K, V]):
+class WorkItem(msgspec.Struct, Generic[K, V], frozen=True):
     """An entry. One in flight is ended with `done` or `requeue`."""
 
     key: K
@@ -94,7 +96,7 @@ class WorkQueue(Generic[K, V]):
             self._urgent[key] = None
         present = self._waiting.get(key)
         if present is not None:
-            self._waiting[key] = present._replace(value=self._merge(present.value, value))
+            self._waiting[key] = msgspec.structs.replace(present, value=self._merge(present.value, value))
             return 0
         self._waiting[key] = WorkItem(key, value, now)
         if key not in self._in_flight:
@@ -114,7 +116,8 @@ class WorkQueue(Generic[K, V]):
             delay = self._delayed.get(key)
             if delay is not None and delay[0] == sequence:
                 self.advance(key, first=delay[1])
-        while (found := self._ready.pop(admits=self._admits)) is not None:
+        admits = None if self._most_per_group is None else self._admits
+        while (found := self._ready.pop(admits=admits)) is not None:
             entry = self._take(found)
             if entry is not None:
                 return entry
@@ -125,7 +128,7 @@ class WorkQueue(Generic[K, V]):
 
     def get_urgent(self) -> WorkItem[K, V] | None:
         """Remove and return the first urgent entry that is ready; None without one."""
-        while True:
+        while self._urgent:
             # A value whose predecessor is in flight waits for the end of that write.
             key = next((each for each in self._urgent if each not in self._in_flight), None)
             if key is None:
@@ -134,6 +137,7 @@ class WorkQueue(Generic[K, V]):
             if entry is not None:
                 return entry
             self._urgent.pop(key, None)
+        return None
 
     def _take(self, key: K) -> WorkItem[K, V] | None:
         """Remove and return a waiting entry; None unless it is ready."""
@@ -175,7 +179,7 @@ class WorkQueue(Generic[K, V]):
         self._land(key)
         newer = self._waiting.get(key)
         if newer is not None:
-            item = newer._replace(value=self._merge(item.value, newer.value))
+            item = msgspec.structs.replace(newer, value=self._merge(item.value, newer.value))
         self._waiting[key] = item
         self.delay(key, at, first=first)
 
@@ -192,14 +196,12 @@ class WorkQueue(Generic[K, V]):
 
     def oldest(self) -> float | None:
         """Time at which the first ready entry was added; None without one."""
-        while True:
-            heads = list(self._ready.heads())
-            if not heads:
-                return None
-            entries = [self._waiting[key] for key in heads if self._is_ready(key)]
-            if entries:
-                return min(entry.since for entry in entries)
+        while self._ready:
+            times = [self._waiting[key].since for key in self._ready.heads() if self._is_ready(key)]
+            if times:
+                return min(times)
             self._ready.retain(self._is_ready)
+        return None
 
     def _is_ready(self, key: K) -> bool:
         return key in self._waiting and key not in self._in_flight and key not in self._delayed

@@ -99,13 +99,13 @@ async def send(pool: Pool, request: bytes = GET, **limits: Any) -> HttpResponse:
 async def outcome(pool: Pool, **limits: Any) -> str:
     """Status, body and Retry-After of a response, or why there is none."""
     try:
-        status, headers, body, _ = await send(pool, **limits)
+        response = await send(pool, **limits)
     except Unreachable as error:
         return f"{'sent' if error.sent else 'unsent'}: {error}"
     except (ApiError, TimeoutError, RequestWithheld) as error:
         return f"{type(error).__name__} {error}".strip()
-    retry_after = dict(headers).get(b"retry-after")
-    return f"{status} {body.decode()}{f'after {retry_after} s' if retry_after else ''}".strip()
+    retry_after = dict(response.headers).get(b"retry-after")
+    return f"{response.status} {response.body.decode()}{f'after {retry_after} s' if retry_after else ''}".strip()
 
 
 CLOSED = "sent: the server closed the connection"
@@ -210,6 +210,30 @@ async def test_requests_go_on_open_connections_and_are_sent_again_only_where_tha
             found.append(await outcome(pool, **limits))
             await asyncio.sleep(0.05)
     assert (found, reported.requests) == (expected, connections)
+
+
+async def test_exchanges_at_a_time_end_each_at_its_own_deadline() -> None:
+    slow: Pieces = [OK[:30], *[b""] * 400, OK[30:]]
+    async with scripted(slow, slow, slow, connections=3) as (reported, pool):
+        limits: list[dict[str, Any]] = [{}, {"seconds": 0.2}, {"time_left": lambda: 0.1}]
+        found = await asyncio.gather(*(outcome(pool, **each) for each in limits))
+        late = [f"TimeoutError no response within {seconds} s" for seconds in (0.2, 0.1)]
+        assert found == ["200 ok", *late]
+        assert await outcome(pool, seconds=0.5) == "200 ok", "on the connection that is left"
+        assert (reported.connections, reported.requests[-1]) == (3, 1)
+
+
+async def test_a_request_that_waits_in_vain_takes_no_connection_from_those_behind_it() -> None:
+    async with scripted(http("200 OK|Content-Length: 4", b"late"), wait=0.3, connections=1) as (reported, pool):
+        first = asyncio.create_task(outcome(pool))
+        await until(lambda: reported.requests == [1], "the request")
+        assert await outcome(pool, connect=0.01) == "unsent: no free connection within 0.01 s"
+        cancelled, last = asyncio.create_task(outcome(pool)), asyncio.create_task(outcome(pool))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        assert [await first, await last] == ["200 late", "200 ok"]
+        assert await outcome(pool) == "200 ok"
+        assert reported.requests == [1, 1, 1]
 
 
 async def test_no_more_connections_are_opened_than_allowed_and_all_are_served_in_order() -> None:

@@ -150,6 +150,15 @@ def test_the_watch_confirms_a_binding(update: deltas.Delta, status: TaskStatus, 
     assert state.confirmed == [task] * confirmed
 
 
+def test_a_confirmed_binding_marks_its_objects_and_puts_its_pod_behind_the_others() -> None:
+    state = _bound_by_us("p", "q")
+    confirmed = pod("p", group="g", node="n1", phase="Pending", labels={"new": "label"})
+    assert state.marked(confirmed) == {"job:default/g", "queue:q", "node:n1"}
+    job, host = state.jobs["default/g"], state.nodes.nodes[0]
+    assert [list(job.tasks), list(host.tasks)] == [["q-uid", "p-uid"]] * 2, "as any pod that changes"
+    assert state.tasks["p-uid"].labels == {"new": "label"}
+
+
 def test_a_stale_update_does_not_undo_a_binding() -> None:
     state = _bound_by_us()
     state.apply(pod("p", group="g", labels={"new": "label"}))

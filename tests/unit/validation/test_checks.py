@@ -24,7 +24,14 @@ def severities(findings: list[Any]) -> list[str]:
 
 @pytest.mark.parametrize(
     "text",
-    ['{"NVIDIA-H200": 8}', "{}", "", "null", '{"A": 0, "A/mps-80g*1/2": 2, "A/mig-1g.18gb-mixed": 1}'],
+    [
+        '{"NVIDIA-H200": 8}',
+        "{}",
+        "",
+        "null",
+        '{"A": 0, "A/mps-80g*1/2": 2, "A/mig-1g.18gb-mixed": 1}',
+        '{"A/shared": 1, "A/vfio": 1, "A/mig-1g.18gb-mixed/shared": 1, "A/vfio/shared": 1}',
+    ],
 )
 def test_a_well_formed_quota_is_not_mentioned(text: str) -> None:
     assert check_card_quota(text) == []
@@ -191,6 +198,17 @@ SETS = {
     "pods without a card name, which are charged by their resource": ("job j request='' + w*2 gpu=1", []),
     "a parent that is not there": ("queue q parent=dpt; queue dept parent=''; job j request='' + w*2 gpu=1",
                                    ['queue dpt is not among the queues in the input; did you mean "dept"?']),
+    "a quota of a resource": (
+        f'queue q cards={{"cpu":8,"nvidia.com/gpu":8,"NVIDIA-H200":8}};{NODE}',
+        ["cpu is a resource, not a card: its quota limits nothing",
+         "nvidia.com/gpu is a resource, not a card: its quota limits nothing"]),
+    "a quota of a resource that is a card for lack of labels": (
+        'queue q cards={"nvidia.com/gpu":8};node n1 cpu=8 nvidia.com/gpu=8', ["no product label"]),
+    "a quota in lower case, and with a hyphen of another alphabet": (
+        f'queue q cards={{"nvidia-h200":1,"NVIDIA\u2011H200":1}};{NODE}',
+        ["did you mean NVIDIA-H200?", "card nvidia-h200; did you mean NVIDIA-H200?",
+         "quotas of all queues add up to 1 x NVIDIA",
+         "quotas of all queues add up to 1 x nvidia-h200"]),
     "parents in a cycle": ("queue q parent=q; job j request='' + w*2 gpu=1", ["the parents form a cycle: q, q"]),
 }  # fmt: skip
 
@@ -201,6 +219,21 @@ def test_objects_are_judged_in_the_light_of_each_other(objects: str, messages: l
     assert len(found) == len(messages), found
     for text, message in zip(found, messages, strict=True):
         assert message in text
+
+
+def test_a_device_of_another_resource_than_that_of_the_card_is_reported() -> None:
+    template = {"metadata": {"annotations": {"volcano.sh/card.name": "NVIDIA-H200"}},
+                "spec": {"schedulerName": "volcano",
+                         "containers": [{"name": "c", "resources": {"limits": {"amd.com/gpu": 1}}}]}}  # fmt: skip
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "d"},
+        "spec": {"template": template},
+    }
+    found = [(one.field, one.message, one.accepted) for _, one in check_objects([*manifests(NODE), deployment])]
+    message = "no container requests nvidia.com/gpu, the resource of card NVIDIA-H200: the pod cannot be scheduled"
+    assert found == [('spec.template.metadata.annotations["volcano.sh/card.name"]', message, "nvidia.com/gpu")]
 
 
 @pytest.mark.parametrize("junk", [None, 5, "x", [], {}, [None], {"a": None}])

@@ -15,14 +15,17 @@ from capcard_sched.model.annotations import (
     TASK_TOPOLOGY_ANTI_AFFINITY,
     TASK_TOPOLOGY_TASK_ORDER,
 )
+from capcard_sched.validation.hint_checks import QuotaPlugins
 from capcard_sched.validation.object_checks import check_objects
+
+PLUGINS = QuotaPlugins(frozenset({"capacity-card", "task-topology", "resource-strategy-fit", "cdp"}))
 
 
 def found(*objects: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Severity, field, and message with the accepted form."""
     return [
         (finding.severity, finding.field, f"{finding.message}; {finding.accepted}")
-        for _, finding in check_objects(objects)
+        for _, finding in check_objects(objects, PLUGINS)
     ]
 
 
