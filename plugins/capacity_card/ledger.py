@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from capcard_sched.framework.quota.limits import QuotaBound
 from capcard_sched.framework.quota.queue_sums import SumTree
 from capcard_sched.model.annotations import SERVICE_TYPE
+from capcard_sched.model.job import NO_ENTRIES
 from capcard_sched.model.queue import ancestors
 from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN
 from capcard_sched.model.status import PLACED_STATUSES, SESSION_STATUSES, TaskStatus
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
 #: Statuses of charged pods: on a node until they are gone, and inside a session the nominated ones.
 CHARGED_STATUSES = PLACED_STATUSES | {TaskStatus.PIPELINED}
-_NO_CHARGES: Mapping[str, Charge] = {}
 #: Unused sums that may stay shared, beyond twice the number of jobs.
 _SPARE = 1024
 
@@ -192,7 +192,7 @@ class Ledger:
         if before is None and len(job.pending) == len(job.tasks):
             self._open_job(job)
             return
-        known = _NO_CHARGES if before is None else before.charges
+        known = NO_ENTRIES if before is None else before.charges
         charges = self._charges(job, known, relabeled, moved)
         releasing = TaskStatus.RELEASING
         gone = [uid for uid in charges if job.tasks[uid].status is releasing] if job.counts[releasing] else ()
@@ -200,12 +200,12 @@ class Ledger:
         if before is not None:
             place = job, self.queues[job.queue], job.annotations.get(SERVICE_TYPE), charges, leaving
             if place == (before.job, before.queue, before.service, known, before.leaving):
-                before.admitted, before.charges = False, charges
+                before.admitted, before.charges = False, charges or NO_ENTRIES
                 self._stale[job.queue][job.key] = None
                 return
             self._close_job(job.key)
         account = self._open_job(job)
-        account.charges, account.leaving = charges, leaving
+        account.charges, account.leaving = charges or NO_ENTRIES, leaving
         booked: dict[int, tuple[TaskClass, Charge, int]] = {}
         for uid, charge in charges.items():
             key = id(charge)  # one object for equal pods
@@ -406,7 +406,7 @@ class Ledger:
         return demand.on(card, demand.amount)
 
     def _book(self, account: JobAccount, cls: TaskClass, charge: Charge, times: int) -> None:
-        amounts = charge.amounts if times == 1 else [(key, amount * times) for key, amount in charge.amounts]
+        amounts = charge.amounts if times == 1 else tuple([(key, amount * times) for key, amount in charge.amounts])
         account.allocated = self._added(account.allocated, amounts)
         for book in account.queue.books:
             book.allocated.add(amounts)
@@ -418,8 +418,10 @@ class Ledger:
             account.by_service = self._services.setdefault(tuple(of_job.items()), of_job)
             self.by_service[held] = self.by_service.get(held, 0) + amount * times
 
-    def _added(self, held: ChargeSum, amounts: Iterable[Part], times: int = 1) -> ChargeSum:
+    def _added(self, held: ChargeSum, amounts: tuple[Part, ...], times: int = 1) -> ChargeSum:
         """A sum of a job with further amounts."""
+        if not held and times == 1 and (known := self._sums.get(amounts)) is not None:
+            return known
         found = ChargeSum(held)
         found.add(amounts, times)
         if not found:
@@ -484,7 +486,7 @@ class Ledger:
     def charges_of(self, job: Job | None) -> Mapping[str, Charge]:
         """The current charges of the pods of a job that hold quota, by uid."""
         account = self.jobs.get(job.key) if job is not None else None
-        return account.charges if account is not None else _NO_CHARGES
+        return account.charges if account is not None else NO_ENTRIES
 
     def charge_of(self, task: Task) -> Charge | None:
         """The current charge of a pod, None when it holds nothing."""

@@ -7,7 +7,7 @@ the cluster has: quotas may exceed the cards of the cluster on purpose.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
 
 from capcard_sched.framework.quota.limits import UNLIMITED
 from capcard_sched.framework.quota.queue_sums import awaits_pods
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 NO_PODS: Final = frozenset[str]()
 NO_CARDS: Final[Mapping[tuple[str, ServiceType], int]] = {}
-#: Pods of a job up to which one charge of all of them is kept once: 10,000 jobs of one pod take 1.4 MiB less.
-_MOST_FLAT: Final = 64
 
 
 class QueueQuota(NamedTuple):
@@ -139,15 +137,15 @@ class ChargeBook:
     """The amounts of one job, or their sums over the jobs of a queue, or of a queue and all queues below it."""
 
     #: Charges of pods on nodes until they are gone, and of pods nominated in this session.
-    allocated: ChargeSum = field(init=False, default_factory=ChargeSum)
+    allocated: ChargeSum = field(init=False)
     #: Those of them that are being released.
-    releasing: ChargeSum = field(init=False, default_factory=ChargeSum)
+    releasing: ChargeSum = field(init=False)
     #: Charges of Pending pods.
-    pending: ChargeSum = field(init=False, default_factory=ChargeSum)
+    pending: ChargeSum = field(init=False)
     #: Reservations of admitted jobs: their requests that are not allocated yet.
-    inqueue: ChargeSum = field(init=False, default_factory=ChargeSum)
+    inqueue: ChargeSum = field(init=False)
     #: Amounts that jobs hold beyond their minimum.
-    elastic: ChargeSum = field(init=False, default_factory=ChargeSum)
+    elastic: ChargeSum = field(init=False)
 
     def _sums(self) -> tuple[ChargeSum, ...]:
         return self.allocated, self.releasing, self.pending, self.inqueue, self.elastic
@@ -181,6 +179,10 @@ class QueueBook(ChargeBook):
     seen: set[str] = field(init=False, default_factory=set)
     #: Incremented with every change of the quota and of the sums that admission reads.
     version: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self.allocated, self.releasing, self.pending = ChargeSum(), ChargeSum(), ChargeSum()
+        self.inqueue, self.elastic = ChargeSum(), ChargeSum()
 
     def _add(self, other: ChargeBook, times: int) -> Self:
         self.seen.update(*([other.seen] if isinstance(other, QueueBook) else other._sums()))
@@ -343,11 +345,8 @@ class JobAccount(ChargeBook):
     service: str | None
     #: The phase that `inqueue` was computed for.
     phase: PodGroupPhase
-    #: As `charges`; one charge when all pods of `_uids` have it.
-    _held: dict[str, Charge] | Charge | None = field(init=False, default=None)
-    #: Of few pods, as of the last `charges` that were set: made when the account opens, not amid the decisions of a
-    #: session, whose memory it would keep in use.
-    _uids: tuple[str, ...] = field(init=False)
+    #: Charges of the pods that hold quota, by uid. Changed in place by `open_charges` alone.
+    charges: Mapping[str, Charge] = field(init=False)
     #: Uids of those of them that are being released.
     leaving: AbstractSet[str] = field(init=False, default=NO_PODS)
     #: Thousandths of cards held, by (card, service type).
@@ -361,33 +360,13 @@ class JobAccount(ChargeBook):
 
     def __post_init__(self) -> None:
         self.allocated = self.releasing = self.pending = self.inqueue = self.elastic = NO_CHARGE
-        self.by_service = NO_CARDS
-        self._uids = tuple(self.job.tasks) if len(self.job.tasks) <= _MOST_FLAT else ()
-
-    @property
-    def charges(self) -> Mapping[str, Charge]:
-        """Charges of the pods that hold quota, by uid."""
-        held = self._held
-        if held is None:
-            return NO_ENTRIES
-        return held if isinstance(held, dict) else dict.fromkeys(self._uids, held)
-
-    @charges.setter
-    def charges(self, charges: dict[str, Charge]) -> None:
-        first = next(iter(charges.values()), None)
-        if first is None or len(charges) > _MOST_FLAT or any(charge is not first for charge in charges.values()):
-            self._held = charges or None
-            return
-        self._held, uids = first, tuple(charges)
-        if self._uids != uids:
-            self._uids = uids
+        self.charges, self.by_service = NO_ENTRIES, NO_CARDS
 
     def open_charges(self) -> dict[str, Charge]:
-        """The same, to be changed in place."""
-        held = self._held
-        if not isinstance(held, dict):
-            held = self._held = dict(self.charges)
-        return held
+        """The charges, to be changed in place."""
+        if self.charges is NO_ENTRIES:
+            self.charges = {}
+        return cast("dict[str, Charge]", self.charges)
 
     def assess(
         self, quantities: JobQuantities, impossible: QuotaShortage | None, phase: PodGroupPhase | None = None

@@ -223,7 +223,8 @@ class SessionResults:
 
     def touch(self, *jobs: str) -> None:
         """Makes jobs, by key, candidates for a new status."""
-        self._touched_jobs.update(dict.fromkeys(jobs))
+        for key in jobs:
+            self._touched_jobs[key] = None
 
     def set_outcome(self, task: Task, outcome: TaskOutcome) -> None:
         """Records the outcome of a task's attempt."""
