@@ -91,7 +91,8 @@ def test_entries_of_deleted_objects_are_removed() -> None:
     words.prune(BACKOFF_SECONDS - 1)
     assert words._written
     words.prune(BACKOFF_SECONDS)
-    assert not (words._written or words._equal)
+    assert not words._written
+    assert not words._equal
 
 
 def test_an_object_with_the_wanted_status_needs_no_retry() -> None:
