@@ -19,7 +19,7 @@ from capcard_sched.model import deltas
 from capcard_sched.model.autoscaling import AutoscalingOptions
 from capcard_sched.model.intents import RequestCapacity
 from capcard_sched.model.kinds import KINDS
-from capcard_sched.plugins.capacity_card import cards
+from capcard_sched.plugins.capacity_card import cards, ledger
 from capcard_sched.plugins.predicates import empty_nodes
 from capcard_sched.state import classes, cluster, jobs, provisioning
 from capcard_sched.testing import Harness
@@ -38,6 +38,7 @@ SPARES: Final = {
         (pool_changes, "_MOST"),
         (node_index, "_MAX_ENTRIES"),
         (cards, "_SPARE"),
+        (ledger, "_SPARE"),
     ),
     "bytes": (
         *((module, "_SPARE_BYTES") for module in (claims, cluster)),

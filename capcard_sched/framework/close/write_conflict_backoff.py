@@ -68,3 +68,4 @@ class WriteConflictBackoff:
     def prune(self, now: float) -> None:
         """Drops writes that no longer cause a backoff."""
         self._written = {key: value for key, value in self._written.items() if now - value[1] < BACKOFF_SECONDS}
+        self._equal = {}

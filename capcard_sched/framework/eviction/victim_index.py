@@ -47,6 +47,22 @@ class VictimUnit(NamedTuple):
     whole: bool
 
 
+class _Sums(NamedTuple):
+    """The sums of a job at one moment. Each eviction replaces `releasing`; a placement may restore `allocated`."""
+
+    allocated: Vector
+    releasing: Vector
+    ready: int
+
+    @classmethod
+    def of(cls, job: Job) -> _Sums:
+        return cls(job.allocated, job.releasing, job.ready_tasks)
+
+    def is_of(self, job: Job) -> bool:
+        """Whether no pod of the job was placed or evicted since."""
+        return self.allocated is job.allocated and self.releasing is job.releasing and self.ready == job.ready_tasks
+
+
 class GangMembers(NamedTuple):
     """The running and bound members of a job, valid while the job does not change."""
 
@@ -137,9 +153,9 @@ class VictimIndex:
         #: intp [candidates], ascending.
         self.rows: Rows = np.repeat(np.array([*self.by_row], dtype=np.intp), counts)
         self._task_keys: dict[str, tuple[Any, ...]] = {}
-        self._job_keys: dict[str, tuple[object, int, tuple[Any, ...]]] = {}
+        self._job_keys: dict[str, tuple[_Sums, tuple[Any, ...]]] = {}
         self._scopes: dict[str, str] = {}
-        self._gangs: dict[str, tuple[object, int, GangMembers]] = {}
+        self._gangs: dict[str, tuple[_Sums, GangMembers]] = {}
 
     def _movable(self, tasks: Collection[Task], protect: Callable[[Task], str]) -> list[Task]:
         """Those of some pods without permanent protection. `protect`: `protection`, for pods that may have one."""
@@ -191,7 +207,7 @@ class VictimIndex:
     def gang(self, job: Job) -> GangMembers:
         """The running and bound members; recomputed after placements and evictions."""
         known = self._gangs.get(job.key)
-        if known is None or known[0] is not job.allocated or known[1] != job.ready_tasks:
+        if known is None or not known[0].is_of(job):
             members = [task for task in job.tasks.values() if task.status in EVICTABLE_STATUSES]
             movable = tuple(self._movable(members, partial(protection, self._session)))
             members.sort(key=self.task_key, reverse=True)
@@ -200,8 +216,8 @@ class VictimIndex:
                 assert task.node is not None
                 row = task.node.row
                 held[row] = held[row] + task.cls.request if row in held else task.cls.request
-            known = self._gangs[job.key] = job.allocated, job.ready_tasks, GangMembers(tuple(members), movable, held)
-        return known[2]
+            known = self._gangs[job.key] = _Sums.of(job), GangMembers(tuple(members), movable, held)
+        return known[1]
 
     # --- order ------------------------------------------------------------------------------------------------------
 
@@ -214,9 +230,9 @@ class VictimIndex:
 
     def _job_key(self, job: Job) -> tuple[Any, ...]:
         known = self._job_keys.get(job.key)
-        if known is None or known[0] is not job.allocated or known[1] != job.ready_tasks:
-            known = self._job_keys[job.key] = job.allocated, job.ready_tasks, self._session.job_key(job)
-        return known[2]
+        if known is None or not known[0].is_of(job):
+            known = self._job_keys[job.key] = _Sums.of(job), self._session.job_key(job)
+        return known[1]
 
     def by_job(self, tasks: list[Task], reclaimer: Queue) -> list[tuple[Job, list[Task]]]:
         """Tasks by job in eviction order: queues in victim order, then jobs, then tasks, reversed."""

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capcard_sched.framework.eviction.victim_index import VictimUnit, covers, minimal_set
+from capcard_sched.framework.eviction.victim_index import VictimIndex, VictimUnit, covers, minimal_set
+from capcard_sched.framework.session.statement import Statement
+from tests.vectors.notation import VectorHarness
 
 
 class _Job(NamedTuple):
@@ -84,3 +86,16 @@ def test_the_victims_are_enough_and_none_of_them_can_stay(
     assert enough(chosen)
     if any(shortfall):
         assert not any(enough([one for one in chosen if one is not unit]) for unit in chosen)
+
+
+def test_the_members_of_a_gang_are_read_again_after_one_left_and_another_was_placed() -> None:
+    h = VectorHarness('actions: "allocate"\ntiers: [{plugins: [{name: gang}]}]')
+    h.do("node n1 cpu=4; queue q; group g min=1; pod a cpu=1 @n1; pod b cpu=1")
+    session, job = h.session(), h.job("g")
+    index, statement = VictimIndex(session), Statement(session)
+    assert [task.name for task in index.gang(job).movable] == ["a"]
+    statement.evict(h.task("a"), "make room")
+    statement.allocate(job, [h.task("b")], [session.nodes.by_name["n1"]])
+    assert index.gang(job).movable == ()
+    statement.discard()
+    assert [task.name for task in index.gang(job).movable] == ["a"]

@@ -92,6 +92,7 @@ def test_entries_of_deleted_objects_are_removed() -> None:
     assert words._written
     words.prune(BACKOFF_SECONDS)
     assert not words._written
+    assert not words._equal
 
 
 def test_an_object_with_the_wanted_status_needs_no_retry() -> None:
