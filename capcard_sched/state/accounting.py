@@ -105,8 +105,8 @@ class Accounting:
     def confirm(self, task: Task) -> bool:
         """The binding of a pod is done: BINDING becomes BOUND on the same node, and the sums over charges stay.
 
-        As `subtract` before and `add` after it, which take three times as long. False, without a change, for a pod whose
-        other facts count, too: its role, or the labels that name its subgroup.
+        As `subtract` before and `add` after it, which take three times as long. False, without a change, for a pod of
+        which other facts count, too: its role, or the labels that name its subgroup.
         """
         job, node = task.job, task.node
         if node is None or (job is not None and (job.min_task_member or job.groups is not None)) or task.cls.unoffered:

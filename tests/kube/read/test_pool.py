@@ -314,7 +314,8 @@ async def test_a_request_that_is_cancelled_as_its_connection_opens_leaves_none(m
             with pytest.raises(asyncio.CancelledError):
                 await cancelled
         await reported.all_ended()
-        await asyncio.wait_for(pool.close(), 5)
+        async with asyncio.timeout(5):
+            await pool.close()
 
 
 async def test_all_addresses_of_a_name_are_tried() -> None:

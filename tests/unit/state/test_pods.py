@@ -161,8 +161,8 @@ def test_a_confirmed_binding_marks_its_objects_and_puts_its_pod_behind_the_other
 
 def test_a_confirmed_pod_counts_in_the_subgroup_of_its_present_labels() -> None:
     policy = {"name": "s", "subGroupSize": 1, "minSubGroups": 1, "matchLabelKeys": ["zone"]}
-    labels = {"zone": "old"}
-    state = CheckedState(node("n1"), queue("q"), group("g", subGroupPolicy=[policy]), pod("p", group="g", labels=labels))
+    old = pod("p", group="g", labels={"zone": "old"})
+    state = CheckedState(node("n1"), queue("q"), group("g", subGroupPolicy=[policy]), old)
     job, tasks = state.jobs["default/g"], list(state.tasks.values())
     state.place(job, tasks, [state.nodes.by_name["n1"]], TaskStatus.ALLOCATED)
     state.set_binding(job, tasks)
