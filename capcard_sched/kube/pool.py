@@ -226,12 +226,15 @@ class Pool:
                 if cancellations() > before:
                     opened.close()
                     raise asyncio.CancelledError
-                _, connection = await loop.create_connection(
-                    lambda: _Connection(loop, self._open, self._deadlines),
-                    sock=opened,
-                    ssl=self._ssl,
-                    server_hostname=self._server_name,
-                )
+                connection = _Connection(loop, self._open, self._deadlines)
+                try:
+                    await loop.create_connection(
+                        lambda: connection, sock=opened, ssl=self._ssl, server_hostname=self._server_name
+                    )
+                except BaseException:
+                    connection.abort()
+                    connection.connection_lost(None)  # uvloop reports no loss when the opening is cancelled
+                    raise
                 if self._tunnel is not None:
                     await connection.pass_through(until, *self._tunnel)
         except (OSError, UnicodeError, Unreachable, ApiError) as error:  # the second for an invalid host name

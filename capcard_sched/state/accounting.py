@@ -102,17 +102,15 @@ class Accounting:
         task.status, task.node = status, node
         self._contribute(task, +1)
 
-    def confirm(self, task: Task) -> None:
+    def confirm(self, task: Task) -> bool:
         """The binding of a pod is done: BINDING becomes BOUND on the same node, and the sums over charges stay.
 
-        As `subtract` before and `add` after it, which take three times as long.
+        As `subtract` before and `add` after it, which take three times as long. False, without a change, for a pod of
+        which other facts count, too: its role, or the labels that name its subgroup.
         """
         job, node = task.job, task.node
         if node is None or (job is not None and (job.min_task_member or job.groups is not None)) or task.cls.unoffered:
-            self._contribute(task, -1)
-            task.status = TaskStatus.BOUND
-            self._contribute(task, +1)
-            return
+            return False
         task.status = TaskStatus.BOUND
         if job is not None:
             self._changes.jobs.add(job.key)
@@ -126,6 +124,7 @@ class Accounting:
         self._changes.nodes.add(node.name)
         if node.known:
             self._nodes.touch(node.row)
+        return True
 
     def hold(self, task: Task, *, held: bool) -> None:
         """Exclude a task from placement during its backoff, or include it again."""

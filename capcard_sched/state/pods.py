@@ -48,7 +48,7 @@ _SAME_NAME: Final = (
 )
 _same_name = attrgetter(*_SAME_NAME)
 #: Facts that decide, with the status, where a task is counted.
-_CHARGED: Final = ("cls", "node", "job", "gated", "role")
+_CHARGED: Final = ("cls", "node", "job")
 
 
 class PodTable:
@@ -253,8 +253,7 @@ class PodTable:
         if known.status is TaskStatus.BINDING:
             self._follow_binding(known, fields)
             is_charged_alike = all(getattr(known, name) == fields[name] for name in _CHARGED)
-            if is_charged_alike and fields["status"] is TaskStatus.BOUND:
-                self._accounting.confirm(known)
+            if is_charged_alike and fields["status"] is TaskStatus.BOUND and self._accounting.confirm(known):
                 return True
         self._accounting.subtract(known)
         return False

@@ -13,7 +13,7 @@ import pytest
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import Connection, ssl_context
 from capcard_sched.kube.errors import ApiError, RequestWithheld, Unreachable
-from capcard_sched.kube.pool import HttpResponse, Pool, Stream
+from capcard_sched.kube.pool import HttpResponse, Pool, Stream, _Connection
 from tests.clock import until
 
 pytestmark = pytest.mark.processes
@@ -299,6 +299,23 @@ async def test_cancelling_or_closing_ends_the_connection_of_a_pending_response()
         assert await late == "sent: the connection is closed"
         assert reported.requests == [1, 2, 2], "it is not sent again"
         assert await outcome(pool) == "unsent: the connection is closed"
+
+
+async def test_a_request_that_is_cancelled_as_its_connection_opens_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scripted() as (reported, pool):
+        opened, cancelled = _Connection.connection_made, asyncio.create_task(outcome(pool))
+
+        def cancel_at_once(connection: _Connection, transport: asyncio.BaseTransport) -> None:
+            opened(connection, transport)
+            cancelled.cancel()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(_Connection, "connection_made", cancel_at_once)
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+        await reported.all_ended()
+        async with asyncio.timeout(5):
+            await pool.close()
 
 
 async def test_all_addresses_of_a_name_are_tried() -> None:

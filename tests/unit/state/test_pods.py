@@ -159,6 +159,21 @@ def test_a_confirmed_binding_marks_its_objects_and_puts_its_pod_behind_the_other
     assert state.tasks["p-uid"].labels == {"new": "label"}
 
 
+def test_a_confirmed_pod_counts_in_the_subgroup_of_its_present_labels() -> None:
+    policy = {"name": "s", "subGroupSize": 1, "minSubGroups": 1, "matchLabelKeys": ["zone"]}
+    old = pod("p", group="g", labels={"zone": "old"})
+    state = CheckedState(node("n1"), queue("q"), group("g", subGroupPolicy=[policy]), old)
+    job, tasks = state.jobs["default/g"], list(state.tasks.values())
+    state.place(job, tasks, [state.nodes.by_name["n1"]], TaskStatus.ALLOCATED)
+    state.set_binding(job, tasks)
+    state.apply(pod("p", group="g", node="n1", phase="Pending", labels={"zone": "new"}))
+    assert (tasks[0].status, state.confirmed) == (TaskStatus.BOUND, tasks)
+    assert job.groups is not None
+    found = job.groups.of(tasks[0])
+    assert found is not None
+    assert found.values == ("new",)
+
+
 def test_a_stale_update_does_not_undo_a_binding() -> None:
     state = _bound_by_us()
     state.apply(pod("p", group="g", labels={"new": "label"}))
