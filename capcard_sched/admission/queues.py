@@ -191,7 +191,7 @@ def _no_amount(resource: str, quantity: object) -> tuple[str, str]:
         is_quantity = False
     if is_quantity:
         return (
-            f"{escaped(resource)} is no resource",
+            f"the key {escaped(resource)} is no resource",
             "cpu, memory, or a resource with its domain, such as nvidia.com/gpu",
         )
     return f"{shown(quantity)} is not a quantity", "a quantity such as 500m or 16Gi"
