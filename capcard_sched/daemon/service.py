@@ -297,12 +297,18 @@ class Service:
         """Report when the initial lists are applied, and tune the garbage collector for long-lived objects."""
         began = time.monotonic()
         await self._first_lists()
-        counts = await self._thread.query(_sizes)
-        await self._thread.query(Core.lists_applied)  # on a standby, too
-        await self._thread.query(lambda _: self._metrics.card_seconds.lists_applied())
+        counts = await self._thread.query(self._lists_applied)  # on a standby, too; before the first session
         self._health.lists_applied()
         self._log.info("caches synced", seconds=round(time.monotonic() - began, 3), **counts)
         await self._thread.query(lambda _: settle_memory())
+
+    def _lists_applied(self, core: Core) -> dict[str, int]:
+        """The initial lists are applied, in the scheduler thread. Returns the numbers of objects by kind."""
+        core.lists_applied()
+        self._metrics.card_seconds.lists_applied()
+        state = core.snapshot().state
+        nodes, pods = len(state.nodes), len(state.tasks)
+        return {"nodes": nodes, "pods": pods, "jobs": len(state.jobs), "queues": len(state.queues)}
 
     async def _first_lists(self) -> None:
         """Wait for the first lists. Raises StartError after --resource-sync-timeout."""
@@ -408,8 +414,3 @@ class Service:
 
 def _node_names(core: Core) -> frozenset[str]:
     return frozenset(core.snapshot().state.nodes.by_name)
-
-
-def _sizes(core: Core) -> dict[str, int]:
-    state = core.snapshot().state
-    return {"nodes": len(state.nodes), "pods": len(state.tasks), "jobs": len(state.jobs), "queues": len(state.queues)}

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from capcard_sched.model.held_cards import NodeInventory
-    from capcard_sched.model.objects import PodSpec
 
 #: Millionths of a card-second per card-second.
 _SECOND = 1_000_000
@@ -82,7 +81,7 @@ class CardSecondsCounter:
         self._groups: dict[tuple[str, str], tuple[str, str]] = {}
         #: Pods that hold or held cards.
         self._pods: dict[tuple[str, str], _CountedCharge] = {}
-        #: Pods before the first lists are complete, whose nodes and PodGroups may be missing; None afterwards.
+        #: Pods on nodes before the first lists are complete, whose nodes and PodGroups may be missing; None afterwards.
         self._early: dict[tuple[str, str], PodObject] | None = {}
         self._series: dict[CardSecondsLabels, _Integral] = {}
 
@@ -175,14 +174,16 @@ class CardSecondsCounter:
 
     def _see_pod(self, key: tuple[str, str], pod: PodObject) -> None:
         if self._early is not None:
-            self._early[key] = pod
+            self._early.pop(key, None)
+            if _may_hold(pod):
+                self._early[key] = pod
             return
         uid, known = pod.metadata.uid, self._pods.get(key)
         if known is not None and known.uid != uid:
             self._pod_gone(key, known.uid)
             known = None
         node = pod.spec.node_name
-        if not node or not (pod.spec.resource_claims or _requests_devices(pod.spec)):
+        if not node or not _may_hold(pod):
             return
         conditions = {one.type: one for one in pod.status.conditions or ()}
         if known is None:
@@ -247,8 +248,11 @@ class CardSecondsCounter:
         integral.held += thousandths
 
 
-def _requests_devices(spec: PodSpec) -> bool:
+def _may_hold(pod: PodObject) -> bool:
     """Whether a pod may hold cards: all others, mostly, cost a microsecond."""
+    spec = pod.spec
+    if not spec.node_name or spec.resource_claims:
+        return bool(spec.node_name)
     amounts = [spec.overhead]
     for container in (*spec.containers, *(spec.init_containers or ())):
         if container.resources is not None:
