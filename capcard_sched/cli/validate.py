@@ -63,6 +63,8 @@ _NO_PLACE: Final = {
 }
 #: Switches of hooks that one action alone calls.
 _CALLERS: Final = {"enablePreemptable": "preempt", "enableReclaimable": "reclaim"}
+#: Ends of the fields whose errors depend on the other objects at one time.
+_OF_ANOTHER_TIME: Final = ("globalDefault", ".adminAccess")
 _CONF_KEYS = frozenset({"actions", "tiers", "configurations"})
 
 
@@ -213,16 +215,20 @@ class Checker:
         names = self._device_config.resources
         shares = (names.number, names.memory, names.cores)
         plugins = self._quota_plugins()
-        findings = check_objects(values, plugins, shares, device_cards(values))
-        # An invalid scheduler-conf has its own findings.
-        is_enabled = "deviceshare" in plugins.names or bool(self.confs and not self._valid_confs)
+        is_known = not self.confs or bool(self._valid_confs)  # an invalid scheduler-conf has its own findings
+        findings = check_objects(values, plugins, shares, device_cards(values), is_conf_known=is_known)
+        is_enabled = "deviceshare" in plugins.names or not is_known
         devices = check_devices(values, self._device_config, is_enabled=is_enabled)
         unknown = ((index, finding) for index, value in enumerate(values) for finding in unknown_fields(value))
         claims = check_claims(values, card_quotas="capacity-card" in plugins.names)
         discovery = check_discovery(values)
+        has_operations = any("operations[" in obj.place for obj in self.objects)
         for index, finding in (*unknown, *findings, *devices, *claims, *discovery):
             if index >= 0:
-                row = self.objects[index].row(finding.severity, finding.field, finding.message, finding.accepted)
+                of, severity = self.objects[index], finding.severity
+                if has_operations and finding.field.endswith(_OF_ANOTHER_TIME):
+                    severity = "warning"  # an operation may change what it contradicts
+                row = of.row(severity, finding.field, finding.message, finding.accepted)
             else:
                 row = FindingRow(finding.severity, finding.message, field=finding.field, accepted=finding.accepted)
             self.rows.append(row)

@@ -141,7 +141,7 @@ def held_text(spec: KubeGroupSpec, group: str = "the PodGroup") -> str:
 def _disruption(spec: KubeGroupSpec) -> str | None:
     """`single` or `all`; None for a mode that the scheduler does not know."""
     mode = spec.disruption_mode
-    names = [mode] if isinstance(mode, str) else list(mode or {"single": {}})
+    names = [mode] if mode and isinstance(mode, str) else list(mode or {"single": {}})
     name = str(names[0]).lower() if len(names) == 1 else ""
     return name if name in ("single", "all") else None
 

@@ -66,6 +66,8 @@ _GENERATED = frozenset({POD, POD_GROUP, REPLICA_SET, EVENT, POD_TEMPLATE, PROVIS
 #: Kinds that may be deleted during the run: also a Command once executed, and a Job after its TTL.
 _PASSING = _GENERATED | {COMMAND, JOB}
 _NO_OPERATOR = "has no pods here: its operator is not simulated; only its pods in the input are scheduled"
+#: Conditions of objects of operators that have finished.
+_ENDED = ("Complete", "Completed", "Failed", "Succeeded")
 #: Characters of a kind that are compared with those of known kinds.
 _LONG_NAME = 63
 #: Set by the API server; a patch of them is rejected or ignored there.
@@ -220,8 +222,8 @@ class _ScenarioReader:
         """One warning for each kind of an operator: the first object without pods in the input, and their number.
 
         The simulator has no operators, other than the clusters that `validate` checks manifests for. A pod belongs to
-        each object of its namespace whose name is the value of one of its labels; a gang without pods is explained by
-        its PodGroup, which has the name of the object.
+        each object of its namespace that owns it, or whose name is the value of one of its labels; a gang without pods
+        is explained by its PodGroup, which has the name of the object.
         """
         created = [(one.kind, one.body, one.origin) for one in self.operations if one.verb == "create"]
         objects = [*self.entries, *created]
@@ -229,11 +231,12 @@ class _ScenarioReader:
             return
         named = {_address(kind, obj) for kind, obj, _ in objects if kind == POD_GROUP}
         for kind, obj, _ in objects:
-            values = labels_of(obj).values() if kind == POD else ()
+            owners = [one.get("name", "") for one in obj["metadata"].get("ownerReferences") or ()]
+            values = [*labels_of(obj).values(), *owners] if kind == POD else ()
             named.update((_address(kind, obj)[0], value) for value in values)
         found: dict[str, list[InputProblem]] = {}
         for kind, obj, origin in objects:
-            if is_of_operator(kind) and _address(kind, obj) not in named:
+            if is_of_operator(kind) and _address(kind, obj) not in named and _wants_pods(obj):
                 found.setdefault(kind, []).append(InputProblem(origin, _NO_OPERATOR, _title(obj)))
         for first, *others in found.values():
             more = f" (and {plural(len(others), 'other object')})" if others else ""
@@ -424,6 +427,18 @@ def _title(obj: JsonObject) -> str:
     metadata = as_map(obj.get("metadata"))
     name = display_name(str(metadata.get("namespace") or ""), str(metadata.get("name") or "(no name)"))
     return f"{obj['kind']} {name}"
+
+
+def _wants_pods(obj: JsonObject) -> bool:
+    """Whether an object of an operator has pods: it is not scaled to 0, suspended or finished."""
+    spec, status = as_map(obj.get("spec")), as_map(obj.get("status"))
+    is_suspended = spec.get("suspend") or as_map(spec.get("runPolicy")).get("suspend")
+    conditions = status.get("conditions")
+    ended = [
+        one for one in (conditions if isinstance(conditions, list) else ())
+        if isinstance(one, dict) and one.get("type") in _ENDED and one.get("status") == "True"
+    ]  # fmt: skip
+    return spec.get("replicas") != 0 and not is_suspended and not ended and not status.get("terminalState")
 
 
 def _address(kind: str, obj: JsonObject) -> tuple[str, str]:

@@ -57,6 +57,8 @@ class Inventory:
         #: Queue name to the rule of the namespaces whose jobs it accepts; the labels of the Namespaces.
         self.namespace_rules: dict[str, NamespaceRule] = {}
         self.namespaces: dict[str, dict[str, str]] = {}
+        #: Namespace to the queue of its workloads that name none.
+        self.namespace_queues: dict[str, str] = {}
         #: Queues and NamespaceQueues of the input by id.
         self._nodes: dict[str, QueueNode] = {}
         self._forest: QueueForest | None = None
@@ -106,6 +108,9 @@ class Inventory:
                     self.namespace_rules[object_name(obj)] = namespace_rule(accepted)
             elif kind_of(obj) == "Namespace":
                 self.namespaces[object_name(obj)] = texts(obj, "metadata", "labels")
+                self.namespace_queues[object_name(obj)] = texts(obj, "metadata", "annotations").get(
+                    keys.POD_QUEUE_NAME, ""
+                )
             elif kind_of(obj) == NAMESPACE_QUEUE:
                 text = texts(obj, "metadata", "annotations").get(keys.CARD_QUOTA, "")
                 queue, node = f"{namespace_of(obj)}/{object_name(obj)}", queue_node(obj, is_local=True)

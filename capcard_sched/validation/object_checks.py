@@ -112,11 +112,13 @@ def check_objects(
     plugins: QuotaPlugins = BUILT_IN_PLUGINS,
     shares: Collection[str] = VGPU_RESOURCES,
     device_cards: Mapping[str, int] | None = None,
+    *,
+    is_conf_known: bool = True,
 ) -> list[tuple[int, Finding]]:
     """All findings in order, each with the index of its object; -1 for findings across objects.
 
     `plugins`: those of the scheduler-conf, of the built-in one by default. `shares`: resources of shared devices.
-    `device_cards`: thousandths of cards that ResourceSlices offer.
+    `device_cards`: thousandths of cards that ResourceSlices offer. `is_conf_known`: whether that of the input is valid.
     """
     inventory = Inventory(objects, plugins)
     for card, amount in (device_cards or {}).items():
@@ -127,7 +129,7 @@ def check_objects(
         for index, obj in enumerate(objects)
         for finding in (
             *check_object(obj, inventory, plugins, shares, unsupported="error"),
-            *fields_without_plugin(obj, plugins.names),
+            *(fields_without_plugin(obj, plugins.names) if is_conf_known else ()),
         )
     ]
     found += check_defaults(objects)
@@ -254,26 +256,45 @@ def _workload(
     reference, queue_field = _queue(obj, templates)
     queue = queue_id(reference, namespace_of(obj))
     yield from check_queue(queue, queue_field, inventory)
-    if queue_field and (templates or ours):
-        yield from _accepted_namespace(obj, queue, queue_field, inventory)
+    if _is_pending(obj) if ours else _waits_in(templates):
+        yield from _accepted_namespace(obj, reference, queue_field, inventory)
     yield from _group_minimum(annotations)
     if keys.CARD_REQUEST in annotations:
         yield from check_card_request(annotations[keys.CARD_REQUEST], severity=severity)
         yield from _request_against(annotations[keys.CARD_REQUEST], templates, charged, queue, inventory)
 
 
-def _accepted_namespace(obj: Json, queue: str, field: str, inventory: Inventory) -> Iterator[Finding]:
+def _is_pending(obj: Json) -> bool:
+    """Whether a Job or PodGroup is not admitted yet."""
+    phase = value_at(obj, "status", "phase") or value_at(obj, "status", "state", "phase")
+    return phase in (None, "", "Pending")
+
+
+def _waits_in(templates: Sequence[Template]) -> bool:
+    """Whether pods of this scheduler that name a queue wait for it, or will."""
+    return any(
+        one.scheduler in OUR_SCHEDULERS
+        and keys.POD_QUEUE_NAME in one.annotations
+        and not value_at(one.body, "spec", "nodeName")
+        for one in templates
+    )
+
+
+def _accepted_namespace(obj: Json, reference: str, field: str, inventory: Inventory) -> Iterator[Finding]:
     """A warning about a queue that, or an ancestor of which, does not accept the jobs of a namespace."""
+    namespace = namespace_of(obj)
+    if reference == "default":  # counts as none: the API server fills it in
+        reference = inventory.namespace_queues.get(namespace) or reference
+    queue = queue_id(reference, namespace)
     for name in (queue, *inventory.ancestors(queue)):
         rule = inventory.namespace_rules.get(name)
-        namespace = namespace_of(obj)
         labels = inventory.namespaces.get(namespace)
         if rule is None or rule.problem or (rule.reads_labels and labels is None):
             continue
         if not rule.accepts(namespace, labels):
             accepting = f"annotation {keys.QUEUE_NAMESPACES} of Queue {name}"
             message = f"queue {name} does not accept jobs of namespace {namespace} ({accepting})"
-            yield Finding("warning", field, f"{message}: the pods are not admitted", "a queue that accepts them")
+            yield Finding("warning", field, f"{message}: its pending pods do not start", "a queue that accepts them")
             return
 
 

@@ -6,6 +6,7 @@ import difflib
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.model.job import CRITICAL_CLASSES
+from capcard_sched.model.kinds import kind_of
 from capcard_sched.validation.checks import Finding
 from capcard_sched.validation.inventory import Json, object_name, value_at
 
@@ -49,10 +50,10 @@ def check_defaults(objects: Iterable[Json]) -> Iterator[tuple[int, Finding]]:
     """Errors for a second PriorityClass with `globalDefault`, which an API server rejects, by index of its object."""
     first = ""
     for index, obj in enumerate(objects):
-        if obj.get("kind") != "PriorityClass" or obj.get("globalDefault") is not True:
+        if kind_of(obj) != "PriorityClass" or obj.get("globalDefault") is not True:
             continue
         name = object_name(obj)
-        if first:
+        if first and first != name:
             message = f"PriorityClass {first} is the default already: the API server rejects a second one"
             yield index, Finding("error", "globalDefault", message, "false, or no value")
         first = first or name

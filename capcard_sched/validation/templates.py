@@ -86,6 +86,8 @@ def job_of_cron(obj: Json) -> Json | None:
     if obj.get("kind") != "CronJob" or group_of(api_version) not in _CRON_JOBS or not isinstance(template, dict):
         return None
     metadata = {key: value for key, value in as_map(template.get("metadata")).items() if key != "name"}
+    if namespace := value_at(obj, "metadata", "namespace"):
+        metadata["namespace"] = namespace
     return {"apiVersion": api_version, "kind": "Job", "metadata": metadata, "spec": template.get("spec")}
 
 

@@ -81,14 +81,16 @@ def fields_without_plugin(obj: Json, plugins: Collection[str]) -> Iterator[Findi
         for place, value in _values(obj, path.split(), ""):
             if plugin not in plugins and value not in (None, [], {}, "", _NO_POLICY):
                 yield _without(plugin, place)
-    templates = [one for one in templates_of(obj) if one.scheduler not in _NATIVE_SCHEDULERS]
-    if kind_of(obj) == "Pod" and not templates:
+    every = list(templates_of(obj))
+    templates = [one for one in every if one.scheduler not in _NATIVE_SCHEDULERS]
+    if every and not templates:
         return
     own = {"metadata": texts(obj, "metadata", "annotations")}
     for at, noted in {**own, **{one.metadata_path: one.annotations for one in templates}}.items():
         for key in noted:
             plugin = _READ_BY.get(key, "")
-            if plugin and plugin not in plugins:
+            is_none = key == keys.NUMA_TOPOLOGY_POLICY and noted[key] == _NO_POLICY
+            if plugin and plugin not in plugins and not is_none:
                 yield _without(plugin, annotation_field(key, at))
 
 
@@ -127,7 +129,11 @@ def check_kube_group(obj: Json) -> Iterator[Finding]:
         return  # the checks of types report it
     held = held_text(spec)
     if held and type_problem(spec) is None:
-        yield Finding("warning", "spec", f"{held}: its pods wait", "schedulingPolicy with basic or gang")
+        field, accepted = "spec", "schedulingPolicy with basic or gang"
+        if held.startswith("spec.disruptionMode"):
+            field, accepted = "spec.disruptionMode", "single: {} or all: {}, or no value"
+            held = held.replace("spec.disruptionMode", "mode").replace(" of the PodGroup", "")
+        yield Finding("warning", field, f"{held}: its pods wait", accepted)
 
 
 def _places(value: object, path: list[str], place: str) -> Iterator[str]:

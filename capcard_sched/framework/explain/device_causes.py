@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from capcard_sched.devices.claims import RequestPlan
     from capcard_sched.devices.inventory import DeviceId, DevicePool, PoolDevice
     from capcard_sched.framework.session.snapshot import Snapshot
+    from capcard_sched.model.device_objects import AllocatedDevice
     from capcard_sched.model.job import Job, Node, Task
 
 #: The beginning of the reason of the filter.
@@ -28,6 +29,8 @@ CANNOT_ALLOCATE: Final = "cannot allocate all claims"
 _NO_CLASS: Final = re.compile(r"device class (\S+) does not exist")
 #: Nodes whose devices are read.
 _MOST_NODES: Final = 8
+#: Sentences about pods that wait for devices of their own.
+_MOST_SENTENCES: Final = 3
 
 
 def missing_claims(snapshot: Snapshot, task: Task) -> str:
@@ -67,22 +70,33 @@ def allocated_claims(snapshot: Snapshot, task: Task) -> str:
     return " and ".join(found)
 
 
-def awaited_conditions(snapshot: Snapshot, task: Task) -> str:
-    """`pod a is bound to n1 once device gpu.nvidia.com/n1/g0 has condition ready`; "" for a pod that waits for none."""
-    if task.status is not TaskStatus.BINDING or task.node is None:
-        return ""
-    ledger, found = snapshot.claims, []
-    for key in sorted(ledger.prepared | ledger.assumed.keys()):
+def awaited_conditions(snapshot: Snapshot, tasks: Iterable[Task]) -> list[str]:
+    """`pod a is bound to n1 once device gpu.nvidia.com/n1/g0 has condition ready`, of the first pods, and their number.
+
+    O(pods and claims that are being prepared).
+    """
+    ledger, devices = snapshot.claims, dict[str, list[str]]()
+    binding = {task.uid: task for task in tasks if task.status is TaskStatus.BINDING and task.node is not None}
+    for key in sorted(ledger.prepared | ledger.assumed.keys()) if binding else ():
         allocation = ledger.allocation(key)
         results = allocation.devices.results or () if allocation is not None else ()
-        if task.uid in ledger.consumers(key):
-            found += [one for one in results if one.binding_conditions]
-    devices = []
-    for one in found:
-        conditions = one.binding_conditions or ()
-        word = form(len(conditions), "condition", "conditions")
-        devices.append(f"device {one.driver}/{one.pool}/{one.device} has {word} {' and '.join(conditions)}")
-    return f"pod {task.name} is bound to {task.node.name} once {brief(devices)}" if devices else ""
+        waiting = [_awaited(one) for one in results if one.binding_conditions]
+        for uid in ledger.consumers(key) if waiting else ():
+            if uid in binding:
+                devices.setdefault(uid, []).extend(waiting)
+    texts = [
+        f"pod {task.name} is bound to {task.node.name} once {brief(devices[uid])}"
+        for uid, task in binding.items()
+        if uid in devices and task.node is not None
+    ]
+    others = len(texts) - _MOST_SENTENCES
+    return texts if others <= 0 else [*texts[:_MOST_SENTENCES], f"{plural(others, 'other pod')} wait for their devices"]
+
+
+def _awaited(device: AllocatedDevice) -> str:
+    conditions = device.binding_conditions or ()
+    word = form(len(conditions), "condition", "conditions")
+    return f"device {device.driver}/{device.pool}/{device.device} has {word} {' and '.join(conditions)}"
 
 
 def awaits_slices(snapshot: Snapshot, task: Task) -> bool:

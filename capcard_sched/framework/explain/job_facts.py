@@ -364,7 +364,7 @@ class JobFacts:
 
     def preparing(self) -> list[str]:
         """Sentences about the pods that are bound once drivers have prepared their devices."""
-        return [text for task in self.tasks if (text := awaited_conditions(self._session.snapshot, task))]
+        return awaited_conditions(self._session.snapshot, self.tasks)
 
     def leaving(self) -> list[str]:
         """Sentences about terminating pods that hold what the job lacks: of the refusing queues, and on its nodes."""

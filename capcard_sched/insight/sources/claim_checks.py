@@ -146,11 +146,11 @@ class _Checks:
             return
         severity: Severity = "warning" if labels is None else "error"
         missing = "" if labels is not None else ", which is not among the objects in the input"
-        message = f"is accepted only with a label of namespace {namespace or 'default'}{missing}"
+        message = f'needs label {_ADMIN_LABEL}: "true" on namespace {namespace or "default"}{missing}'
         for index, request in enumerate(devices.requests or ()):
             if request.exactly is not None and request.exactly.admin_access:
                 place = f"{field}.requests[{index}].exactly.adminAccess"
-                yield Finding(severity, place, message, f'the label {_ADMIN_LABEL}: "true"')
+                yield Finding(severity, place, message, "the label, or no value")
 
     def _slice(self, decoded: ResourceSliceObject) -> Iterator[Finding]:
         inventory, name = self._table.inventory, decoded.metadata.name
