@@ -182,12 +182,11 @@ class CardSecondsCounter:
         if known is not None and known.uid != uid:
             self._pod_gone(key, known.uid)
             known = None
-        node = pod.spec.node_name
-        if not node or not _may_hold(pod):
+        if not _may_hold(pod):
             return
         conditions = {one.type: one for one in pod.status.conditions or ()}
         if known is None:
-            held = self._claimed.held(pod, self._nodes.get(node), self.card_labels)
+            held = self._claimed.held(pod, self._nodes.get(pod.spec.node_name or ""), self.card_labels)
             self._unclear.drop(key)
             if held.uncounted:
                 self._unclear.add(key, pod)
@@ -249,7 +248,7 @@ class CardSecondsCounter:
 
 
 def _may_hold(pod: PodObject) -> bool:
-    """Whether a pod may hold cards: all others, mostly, cost a microsecond."""
+    """Whether a pod is on a node and may hold cards: all others, mostly, cost a microsecond."""
     spec = pod.spec
     if not spec.node_name or spec.resource_claims:
         return bool(spec.node_name)

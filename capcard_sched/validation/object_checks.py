@@ -78,7 +78,7 @@ from capcard_sched.validation.job_stages import check_stages
 from capcard_sched.validation.late_members import check_first_pods
 from capcard_sched.validation.misplaced import check_annotation_places
 from capcard_sched.validation.priority_classes import check_defaults, check_priority_classes
-from capcard_sched.validation.templates import JOB_TEMPLATE, Template, job_of_cron, templates_of
+from capcard_sched.validation.templates import JOB_TEMPLATE, NATIVE_SCHEDULERS, Template, job_of_cron, templates_of
 from capcard_sched.validation.unsupported_fields import (
     check_affinity,
     check_kube_group,
@@ -103,8 +103,6 @@ OUR_SCHEDULERS: Final = frozenset({"capcard-sched", "volcano"})
 _CARD_NAMES: Final = frozenset({keys.CARD_NAME, keys.CARD_NAME_ALIAS})
 _GROUP_NAMES: Final = (keys.GROUP_NAME, keys.GROUP_NAME_ALIAS)
 _GROUP_FIELD: Final = ".schedulingGroup.podGroupName"
-#: Schedulers of pods that this one never sees.
-_NATIVE_SCHEDULERS: Final = frozenset({"", "default-scheduler"})
 
 
 def check_objects(
@@ -427,7 +425,7 @@ def _template(template: Template, charge: _TemplateCards, obj: Json, inventory: 
     if keys.PREEMPTABLE in annotations and template.path:
         yield from check_choice(keys.PREEMPTABLE, annotations[keys.PREEMPTABLE], BOOLEANS, at=template.metadata_path)
     names = charge.names
-    if template.scheduler not in _NATIVE_SCHEDULERS and len(names) > MOST_RESOURCES:
+    if template.scheduler not in NATIVE_SCHEDULERS and len(names) > MOST_RESOURCES:
         path = f"{template.path}.spec.containers" if template.path else "spec.containers"
         message = f"the pod requests {len(names)} resource names, such as {listed(names)}"
         yield Finding("error", path, message, f"at most {MOST_RESOURCES} resource names per pod")

@@ -24,6 +24,8 @@ _ONE_TEMPLATE: Final = {
 _CRON_JOBS: Final = frozenset({"batch", "batch.volcano.sh"})
 #: Path of the Job inside a CronJob.
 JOB_TEMPLATE: Final = "spec.jobTemplate"
+#: `Template.scheduler` of pods that this scheduler never sees.
+NATIVE_SCHEDULERS: Final = frozenset({"", "default-scheduler"})
 
 
 class Template(NamedTuple):

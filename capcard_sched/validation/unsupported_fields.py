@@ -12,7 +12,7 @@ from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.kube_groups import KubeGroupSpec, held_text, type_problem
 from capcard_sched.validation.checks import Finding, annotation_field
 from capcard_sched.validation.inventory import texts
-from capcard_sched.validation.templates import templates_of
+from capcard_sched.validation.templates import NATIVE_SCHEDULERS, templates_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -51,7 +51,6 @@ _FIELDS_READ_BY: Final = {
     "Queue": (("spec affinity", "nodegroup"),),
     "Job": (("spec tasks * topologyPolicy", "numa-aware"),),
 }
-_NATIVE_SCHEDULERS: Final = ("", "default-scheduler")
 #: The value of `topologyPolicy` without a policy.
 _NO_POLICY: Final = "none"
 
@@ -82,7 +81,7 @@ def fields_without_plugin(obj: Json, plugins: Collection[str]) -> Iterator[Findi
             if plugin not in plugins and value not in (None, [], {}, "", _NO_POLICY):
                 yield _without(plugin, place)
     every = list(templates_of(obj))
-    templates = [one for one in every if one.scheduler not in _NATIVE_SCHEDULERS]
+    templates = [one for one in every if one.scheduler not in NATIVE_SCHEDULERS]
     if every and not templates:
         return
     own = {"metadata": texts(obj, "metadata", "annotations")}
