@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 from capcard_sched.devices.claims import AllocationError
 from capcard_sched.framework.api.plugin import Plugin, Reads
 from capcard_sched.framework.toolkit.device_cards import DeviceCards
-from capcard_sched.model.card_budgets import spent_card
+from capcard_sched.model.annotations import CARD_REQUEST
+from capcard_sched.model.card_budgets import lacks_pods, spent_card
 from capcard_sched.model.queue import ancestors
 from capcard_sched.model.reasons import CARD_BUDGET_SPENT
 from capcard_sched.model.refusal import Refusal
@@ -29,6 +30,8 @@ _EFFECTS: Final = {
     "demote": "; other queues are scheduled first (whenSpent: demote)",
     "stop": "; further jobs that may get this card are not admitted (whenSpent: stop)",
 }
+#: The end of the refusal of a job that is judged without its pods.
+_LACKS_PODS: Final = "; pods of its minimum do not exist yet and may request any card"
 
 
 class CardBudgets(Plugin):
@@ -83,6 +86,14 @@ class CardBudgets(Plugin):
         return any(budget.when_spent == "demote" for budget in self._spent.get(queue.name, ()))
 
     def job_enqueueable(self, job: Job) -> Vote | Refusal:
+        return self._refusal(job) or Vote.ABSTAIN
+
+    def admission_version(self, job: Job) -> tuple[object, ...]:
+        found = [budget for budget in self._spent.get(job.queue, ()) if budget.when_spent == "stop"]
+        # The refusal follows from the pods of the job too.
+        return (*found, self._session.snapshot.devices.version, self._refusal(job)) if found else ()
+
+    def _refusal(self, job: Job) -> Refusal | None:
         for budget in self._spent.get(job.queue, ()):
             try:
                 card = self._stopped_card(job, budget)
@@ -90,19 +101,16 @@ class CardBudgets(Plugin):
                 text = str(error)
                 return Refusal("job_enqueueable", self.name, "Unschedulable", text, queue=job.queue)
             if card:
+                effect = _LACKS_PODS if lacks_pods(job) and CARD_REQUEST not in job.annotations else ""
                 return Refusal(
                     "job_enqueueable",
                     self.name,
                     CARD_BUDGET_SPENT.code,
-                    _message(budget, card),
+                    _message(budget, card, effect),
                     queue=job.queue,
                     event=True,
                 )
-        return Vote.ABSTAIN
-
-    def admission_version(self, job: Job) -> tuple[object, ...]:
-        found = [budget for budget in self._spent.get(job.queue, ()) if budget.when_spent == "stop"]
-        return (*found, self._session.snapshot.devices.version) if found else ()
+        return None
 
     def _stopped_card(self, job: Job, budget: CardBudget) -> str:
         """The spent card that a job may get; "" for a job that the budget does not stop."""

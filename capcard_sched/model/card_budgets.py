@@ -172,8 +172,8 @@ def spent_card(
     """The first of the spent cards that a job may get; "" for a job without them.
 
     A job that accepts several cards may get each of them, and one that names none any. `is_card`: whether a resource
-    counts cards; `claimable`: the cards that the claims of a pod may get. A job without pods and without
-    `volcano.sh/card.request` is judged by its minResources.
+    counts cards; `claimable`: the cards that the claims of a pod may get. A job without `volcano.sh/card.request` and
+    with fewer pods than its minimum is judged by its minResources too; without them, its pods may get any card.
     """
     accepted: set[str] = set()
     try:
@@ -187,9 +187,16 @@ def spent_card(
             accepted.update(_named(cls.annotations) or spent)
         if cls.claims:
             accepted.update(claimable(cls))
-    if not request and not job.tasks and any(amount and is_card(name) for name, amount in _minimum(job)):
-        accepted.update(spent)
+    if not request and lacks_pods(job):
+        least = [name for name, amount in (job.min_resources or {}).items() if amount]
+        if not least or any(map(is_card, least)):
+            accepted.update(spent)
     return min(accepted.intersection(spent), default="")
+
+
+def lacks_pods(job: Job) -> bool:
+    """Whether the job has fewer pods than its minimum: the others may request anything."""
+    return len(job.tasks) < max(1, job.starting_pods)
 
 
 def _named(annotations: Mapping[str, str]) -> tuple[str, ...]:
@@ -197,10 +204,6 @@ def _named(annotations: Mapping[str, str]) -> tuple[str, ...]:
         return parse_card_name(annotations.get(CARD_NAME) or annotations.get(CARD_NAME_ALIAS))
     except CardSyntaxError:
         return ()
-
-
-def _minimum(job: Job) -> Iterable[tuple[str, int]]:
-    return (job.min_resources or {}).items()
 
 
 def covers(budgeted: str, queue: str, parent: Callable[[str], str | None]) -> bool:

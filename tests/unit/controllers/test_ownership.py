@@ -107,6 +107,7 @@ _READERS = {
     # the uid of the PodGroup that owns a ProvisioningRequest
     "capcard_sched/model/provisioning.py", "capcard_sched/kube/writes/capacity_requests.py",
     "capcard_sched/simulation/effects.py",
+    "capcard_sched/simulation/scenario_reader.py",  # names of owners, for a warning
 }  # fmt: skip
 
 
