@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 import hypothesis.strategies as st
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from capcard_sched.model.annotations import COOLDOWN_TIME, QUEUE_NAMESPACES, SERVICE_TYPE
+from capcard_sched.model.card_budgets import CardBudgetObject
 from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.intents import Bind, Evict, UpdatePodCondition, UpdatePodGroup
-from capcard_sched.model.limits import PodDisruptionBudgetObject
+from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
 from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.testing import Harness
 from tests.properties.test_scheduling import _CONFS, _Event, _events, _Gang, _gangs, _Node, _Pod, _Run, _World, _worlds
@@ -137,6 +138,23 @@ _full_turns = st.lists(
 )
 
 
+#: Gangs that lose pods while a limit refuses them.
+_refused_turns = st.lists(
+    st.builds(
+        _Turn,
+        events=st.lists(
+            st.builds(_Event, st.sampled_from(["delete pod", "delete pod", "finish", "add gang"]), st.integers(0, 30)),
+            max_size=3,
+        ),
+        seconds=st.sampled_from([1, 40, 150]),
+        queue=st.none(),
+        budget=st.none() | st.integers(0, 2),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
 def _evicting(*tiers: str) -> str:
     listed = ", ".join(f"{{plugins: [{tier}]}}" for tier in tiers)
     return f'actions: "enqueue, allocate, preempt, reclaim, backfill"\ntiers: [{listed}]'
@@ -195,6 +213,18 @@ _ADMITTING = tuple(
 )
 
 
+#: With votes on admission that depend on objects of other kinds, and as few others as possible.
+_LIMITING = tuple(
+    f'actions: "enqueue, allocate, backfill"\n'
+    f"tiers: [{{plugins: [{{name: priority}}, {{name: gang}}, {{name: predicates}}, {plugins}]}}]"
+    for plugins in (
+        "{name: budget}",
+        "{name: resourcequota}, {name: overcommit}",
+        "{name: fairshare, arguments: {fairshare.resourceKey: cpu, fairshare.enableEnqueueGate: true}}, {name: proportion}",
+    )
+)
+
+
 class _Typed(_Run):
     """Jobs of queue `r` are training, those of priority `high` in queue `q` are inference."""
 
@@ -210,21 +240,23 @@ class _Typed(_Run):
         self.h.hyper_node(f"h{number}", 1, nodes=sorted(self.nodes)[2 * number :])
 
     def add_gang(self, gang: _Gang, **pod_fields: Any) -> None:
-        """Of three gangs one has a budget, and one a cool-down that starts with the creation of its pods."""
+        """Of three gangs one has a budget, and one a cool-down that starts with the creation of its pods.
+
+        Each second one has `minResources`.
+        """
         labels = ({"app": "web"}, {COOLDOWN_TIME: "4m"}, {})[len(self.gangs) % 3]
         super().add_gang(gang, labels=labels)
         kind = "training" if gang.queue == "r" else "inference" if gang.priority else ""
-        if kind:
-            name = f"g{len(self.gangs) - 1}"
-            notes = {SERVICE_TYPE: kind}
-            self.h.group(
-                name,
-                queue=gang.queue,
-                min_member=gang.minimum,
-                phase="Pending",
-                priority_class=gang.priority,
-                annotations=notes,
-            )
+        number = len(self.gangs) - 1
+        self.h.group(
+            f"g{number}",
+            queue=gang.queue,
+            min_member=gang.minimum,
+            min_resources={"cpu": str(2 * gang.minimum)} if number % 2 else None,
+            phase="Pending",
+            priority_class=gang.priority,
+            annotations={SERVICE_TYPE: kind} if kind else {},
+        )
 
 
 def _set_budget(h: Harness, allowed: int) -> None:
@@ -234,6 +266,28 @@ def _set_budget(h: Harness, allowed: int) -> None:
         "status": {"disruptionsAllowed": allowed},
     }
     h.apply(ObjectChanged(msgspec.convert(body, PodDisruptionBudgetObject)))
+
+
+def _set_limits(h: Harness, allowed: int) -> None:
+    """No card is spent, or A, or both; the quota of the namespace is small to large."""
+    spent = ("", "A", "AB")[2 - allowed]
+    budget = {
+        "metadata": {"name": "month"},
+        "spec": {"queue": "q", "period": "month", "cards": {"A": "1h", "B": "1h"}, "whenSpent": "stop"},
+        "status": {
+            "periodStart": "2026-01-01T00:00:00Z",
+            "periodEnd": "2026-02-01T00:00:00Z",
+            "used": {card: "1.00h" if card in spent else "0.50h" for card in "AB"},
+            "remaining": {card: "0.00h" if card in spent else "0.50h" for card in "AB"},
+        },
+    }
+    h.apply(ObjectChanged(msgspec.convert(budget, CardBudgetObject)))
+    quota = {
+        "metadata": {"name": "quota", "namespace": "default"},
+        "spec": {"hard": {"requests.cpu": str(6 * allowed)}},
+        "status": {"hard": {"requests.cpu": str(6 * allowed)}, "used": {}},
+    }
+    h.apply(ObjectChanged(msgspec.convert(quota, ResourceQuotaObject)))
 
 
 def _start_cooldowns(run: _Typed) -> None:
@@ -271,6 +325,7 @@ def _turn(run: _Typed, turn: _Turn) -> tuple[list[list[Any]], list[dict[str, str
         run.add_gang(turn.gang)
     if turn.budget is not None:
         _set_budget(run.h, turn.budget)
+        _set_limits(run.h, turn.budget)
     _start_cooldowns(run)
     if (edit := turn.queue) is not None:
         notes = {} if edit.namespaces is None else {QUEUE_NAMESPACES: edit.namespaces}
@@ -331,6 +386,27 @@ def test_skipped_jobs_change_no_decision_event_condition_or_phase(conf: str, wor
     _attempt_everything(full.h)
     for turn in (_Turn([], 1, None), *turns, _Turn([], 1, None)):
         assert _turn(skipping, turn) == _turn(full, turn)
+
+
+@pytest.mark.parametrize("conf", [*_ADMITTING, *_LIMITING])
+@given(world=_worlds, turns=_turns | _refused_turns)
+@example(
+    world=_World(
+        nodes=[_Node(4, "A", 4, 110)],
+        quotas={"q": {"A": 4, "B": 4}, "r": {"A": 4, "B": 4}},
+        gangs=[_Gang("q", 1, (_Pod(1, "A"), _Pod(1, "")), "")],
+        later=[],
+        events=[],
+    ),
+    turns=[_Turn([_Event("delete pod", 0)], 1, None)],
+)
+@settings(max_examples=settings().max_examples // 2)
+def test_refusals_that_stand_change_no_decision_or_phase(conf: str, world: _World, turns: list[_Turn]) -> None:
+    kept, full = _Typed(conf, world), _Typed(conf, world)
+    _attempt_everything(full.h)
+    full.h.core._memory.keep_admission = lambda *_: None  # type: ignore[method-assign]
+    for turn in (_Turn([], 1, None, budget=0), *turns, _Turn([], 1, None)):
+        assert _turn(kept, turn)[:2] == _turn(full, turn)[:2]
 
 
 @pytest.mark.parametrize("conf", _PACKING)
