@@ -182,7 +182,7 @@ def spent_card(
         return ""  # refused by capacity-card, which reports it
     for key in request:
         accepted.update(key.split("|"))
-    for cls in {task.cls for task in job.tasks.values()}:
+    for cls in job.classes:
         if any(amount and is_card(name) for name, amount in cls.requests.items()):
             accepted.update(_named(cls.annotations) or spent)
         if cls.claims:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from capcard_sched.model.node_conditions import lost_word
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.job import Task
 
+_NODE, _KNOWN, _TAINTS = attrgetter("node"), attrgetter("known"), attrgetter("taints")
+
 
 def failures_of(tasks: Iterable[Task]) -> list[str]:
     """`pod a failed (Evicted)`, one sentence per reason."""
@@ -23,10 +26,14 @@ def failures_of(tasks: Iterable[Task]) -> list[str]:
 
 def stranded_of(tasks: Iterable[Task]) -> list[str]:
     """`pod a is on node n1, which is unreachable`, one sentence per node; another one for its terminating pods."""
+    tasks = list(tasks)
+    nodes = set(map(_NODE, tasks)) - {None}
+    if all(map(_KNOWN, nodes)) and not any(map(_TAINTS, nodes)):
+        return []  # most nodes have no taints
     found = []
     for task in tasks:
-        if task.node is None or (task.node.known and not task.node.taints) or task.status in COMPLETED_STATUSES:
-            continue  # most nodes have no taints
+        if task.node is None or task.status in COMPLETED_STATUSES:
+            continue
         word = lost_word(task.node)
         if not word:
             continue

@@ -322,13 +322,12 @@ class Accounting:
         """`move` of a task that stays on its node and begins to leave, or stays after all: few sums change."""
         job, node, before, request = task.job, task.node, task.status, task.cls.request
         leaves = status is RELEASING
-        few = before is not status and {before, status} - _STAYING == {RELEASING}
+        few = (before if leaves else status) in _STAYING and (leaves or before is RELEASING)
         if job is None or node is None or task.cls.unoffered or not few:
             self.move(task, status, node)
             return
         for tasks in (job.tasks, node.tasks):  # it becomes the last one, as by `move`
-            del tasks[task.uid]
-            tasks[task.uid] = task
+            tasks[task.uid] = tasks.pop(task.uid)
         counted = bool(job.min_task_member) or job.groups is not None
         if counted:
             _count_member(job, task, -1)

@@ -49,7 +49,7 @@ class AllocationCheck:
         if not demand.shared and not demand.ranges:
             if tasks[-1].cls is not tasks[0].cls:  # generated claims: of other contents or with devices behind these
                 tasks = list(takewhile(lambda task: self._demands.of(task.cls) is demand, tasks))
-            return self._grant("allocatable", queue, tasks)
+            return self._grant("allocatable", queue, tasks, demand)
         first = self._grant("allocatable", queue, tasks[:1])  # the others may be charged less
         return first if first.refusal is not None else msgspec.structs.replace(first, count=len(tasks), at_once=1)
 
@@ -81,10 +81,10 @@ class AllocationCheck:
         ]
         return self._accounts.renames, self._accounts.shared.version, queue.is_open, limits, groups, held, *above
 
-    def _grant(self, hook: QuotaHook, queue: Queue, tasks: Sequence[Task]) -> Grant:
+    def _grant(self, hook: QuotaHook, queue: Queue, tasks: Sequence[Task], demand: CardDemand | None = None) -> Grant:
         """How many tasks of one class fit one after the other. O(alternatives x ancestors with a quota).
 
-        One alternative must cover the whole request of a pod.
+        One alternative must cover the whole request of a pod. `demand`: that of the first task, if known.
         """
         ledger, task, wanted, own = self._ledger, tasks[0], len(tasks), hook == "preemptive"
         account = ledger.queues.get(queue.name)
@@ -92,7 +92,7 @@ class AllocationCheck:
             return Grant(0, self._refusals.unknown_queue(hook, queue.name))
         if not queue.is_open:
             return Grant(0, self._refusals.not_open(hook, queue, task=task.name))
-        demand = self._shared.demand(task)
+        demand = demand or self._shared.demand(task)
         if demand.postponed:
             return Grant(0, self._refusals.postponed(hook, queue.name, demand.error))
         if demand.error:

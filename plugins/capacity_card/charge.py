@@ -50,7 +50,7 @@ class Charge(NamedTuple):
     @property
     def cards(self) -> tuple[Part, ...]:
         """The cards with an amount."""
-        return self.held if self.amount else self.others
+        return ((self.card, self.amount), *self.others) if self.amount else self.others
 
     @property
     def plain(self) -> tuple[Part, ...]:

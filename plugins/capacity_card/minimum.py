@@ -175,7 +175,7 @@ class Minimum:
         first = next(iter(tasks.values()))
         cls, status = first.cls, first.status
         gated = status is PENDING and len(job.pending) < count
-        if gated or job.counts[status] < count or len({task.cls for task in tasks.values()}) > 1:
+        if gated or job.counts[status] < count or len(job.classes) > 1:
             return None
         if self._demands.of(cls).shared:
             return None
@@ -197,7 +197,7 @@ class Minimum:
         names = set(job.min_resources or ())
         for key in self.request_of(job).cards:
             names.update(alternatives_of(key))
-        for cls in {task.cls for task in job.tasks.values()}:
+        for cls in job.classes:
             names.update(self._demands.of(cls).names, cls.requests, cls.limits)
         return names
 

@@ -176,7 +176,7 @@ class CardReports:
 
     def _report_pods(self, session: Session, job: Job) -> None:
         """Emit events for pending pods without a card name, and for placed pods whose charge cannot be computed."""
-        for cls in {task.cls for task in job.tasks.values()}:
+        for cls in job.classes:
             demand = self._demands.of(cls)
             if demand.unnamed or demand.error:
                 break

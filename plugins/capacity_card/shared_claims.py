@@ -101,7 +101,7 @@ class SharedClaims:
 
     def note(self, job: Job) -> None:
         """Notes the claims that the pods of a job name. O(pods)."""
-        classes = {task.cls for task in job.tasks.values() if task.cls.claims}
+        classes = [cls for cls in job.classes if cls.claims]
         if not classes and job.key not in self._named:
             return
         named = {key for cls in classes for key, _ in self.demands.of(cls).shared}

@@ -161,13 +161,11 @@ class DeviceShare(Plugin):
         return self.cache.of(cls)
 
     def signature(self, queue: Queue, task: Task) -> CardContext | None:
-        return self._context_of(task)
-
-    def _context_of(self, task: Task) -> CardContext | None:
-        """What the cards of a pod depend on besides its request; None for nothing."""
         results = self.results(task.cls)
-        if results is None:
-            return None
+        return None if results is None else self._context_of(results, task)
+
+    def _context_of(self, results: RequestResults, task: Task) -> CardContext | None:
+        """What the cards of a pod depend on besides its request; None for nothing."""
         group = task.job.key if results.spreads_group and task.job is not None else ""
         rules = self._exclusive.rules_of(task.labels)
         return CardContext(group, rules) if group or rules else None
@@ -294,7 +292,7 @@ class DeviceShare(Plugin):
 
     def _reasons(self, results: RequestResults, task: Task, devices: NodeDevices) -> CardReasons | None:
         """The figures of the first kind of devices that refuses the pod."""
-        closed = self._closed_cards(results, self._context_of(task), devices)
+        closed = self._closed_cards(results, self._context_of(results, task), devices)
         for index, (kind, request) in enumerate(zip(self.types, results.requests, strict=True)):
             ledger = devices.ledgers[index]
             if request is None:
@@ -348,7 +346,7 @@ class DeviceShare(Plugin):
 
     def _found(self, results: RequestResults, task: Task, node: Node, *, future: bool) -> DeviceResult:
         """What a node has for one pod now, or once the pods that leave are gone."""
-        context = self._context_of(task)
+        context = self._context_of(results, task)
         if results.is_bound_to_cards or (context is not None and context.rules):
             return self._own_result(results, node, context, future=future)
         devices = self.rows.at(node)

@@ -42,11 +42,11 @@ class DeviceResultCache:
         """The results to a class of pods; None when it requests no devices."""
         if not cls.device_containers:
             return None
-        if cls not in self._by_class:
+        found = self._by_class.get(cls)
+        if found is None and cls not in self._by_class:
             requests = tuple(kind.request_of(cls) for kind in self._types)
             asks = any(request is not None for request in requests)
-            self._by_class[cls] = self.of_requests(requests) if asks else None
-        found = self._by_class[cls]
+            found = self._by_class[cls] = self.of_requests(requests) if asks else None
         if found is not None:
             found.is_used = True
         return found

@@ -75,10 +75,10 @@ class RuleBook(PodTerms[PodRules]):
     def carried(self, task: Task) -> Iterable[tuple[CarrierCount, int]]:
         """The pod's distinct required anti-affinity terms."""
         terms = self._terms.of(task)
-        valid = not (terms.affinity_error or terms.spread_error)
-        away = ((selector, key) for selector, key, sign in terms.affinity if valid and sign == _AWAY)
-        for selector, topology_key in dict.fromkeys(away):
-            yield self.counters.carriers(selector, topology_key), 1
+        if terms.affinity_error or terms.spread_error:
+            return []
+        away = {(selector, key): None for selector, key, sign in terms.affinity if sign == _AWAY}
+        return [(self.counters.carriers(selector, key), 1) for selector, key in away]
 
     def place_limits(self, tasks: Sequence[Task]) -> Iterator[PlaceLimit]:
         """Of required terms that each of some equal pods of a job has, and that select all of them."""

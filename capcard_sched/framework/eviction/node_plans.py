@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import groupby
+from itertools import compress, groupby
+from operator import attrgetter, not_
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 #: Maximum number of rows that a report evaluates anew; the others use earlier results.
 _MOST_REPORTED = 64
+_CLASS, _JOB, _UID = attrgetter("cls"), attrgetter("job"), attrgetter("uid")
+_JOB_AND_CLASS, _KIND = attrgetter("job", "cls"), attrgetter("job", "status", "cls.best_effort")
 
 
 class PreemptionPlan(NamedTuple):
@@ -49,6 +52,18 @@ class PreemptionPlan(NamedTuple):
     tried: bool = False
 
 
+class _HeldAmounts(dict["TaskClass", int]):
+    """The sum of some columns of the requests of each class."""
+
+    def __init__(self, columns: Rows) -> None:
+        super().__init__()
+        self._columns = columns
+
+    def __missing__(self, cls: TaskClass) -> int:
+        held = self[cls] = int(cls.request[self._columns].sum())
+        return held
+
+
 class NodePlans:
     """The plans of each node for the pods of one signature, queue and priorities."""
 
@@ -63,7 +78,7 @@ class NodePlans:
         self._queue = queue
         #: The resources whose surplus counts, and the amount of them per class.
         self._counted = device_columns(signature.cls.fit_request)
-        self._held: dict[int, int] = {}
+        self._held = _HeldAmounts(self._counted)
         #: The alternative of the pod on each node: intp [nodes]; None without alternatives.
         self._alternatives: Rows | None = session.dispatch.first("alternatives", signature)
         #: The job of the last preemptor, and the cause that excludes pods by (job, status, best effort).
@@ -104,13 +119,16 @@ class NodePlans:
         """Whether other members beyond the minimum of a gang may leave instead of whole gangs or subgroups."""
         if self._scope.singly or not (chosen is None or any(len(unit.tasks) > 1 for unit in chosen)):
             return False
+        victims = self._index.by_row.get(row, ())
+        pairs = set(map(_JOB_AND_CLASS, victims))
+        if len(pairs) == len(set(map(_JOB, victims))):
+            return False  # no job has pods of two classes here
         kinds: dict[Job, TaskClass] = {}
-        for victim in self._index.by_row.get(row, ()):
-            job = victim.job
+        for job, cls in pairs:
             if job is None or job.ready_tasks <= job.min_available or (job.min_available <= 1 and job.groups is None):
                 continue
-            other = kinds.setdefault(job, victim.cls)
-            if other is not victim.cls and (other.request != victim.cls.request).any():
+            other = kinds.setdefault(job, cls)
+            if other is not cls and (other.request != cls.request).any():
                 return True
         return False
 
@@ -118,7 +136,7 @@ class NodePlans:
         """A plan with its cost."""
         tasks = tasks_of(units)
         alternative = 0 if self._alternatives is None else int(self._alternatives[row])
-        cost = (*self._scope.cost(self._session, units, tasks, self._surplus(units, shortfall), alternative), row)
+        cost = (*self._scope.cost(self._session, units, tasks, self._surplus(tasks, shortfall), alternative), row)
         return PreemptionPlan(cost, row, tuple(units), shortfall, self._session.nodes.serial, tried)
 
     def shortfall(self, row: int) -> Vector:
@@ -127,16 +145,9 @@ class NodePlans:
         lacking: Vector = np.where(request > 0, np.maximum(request - table.future_idle(row), 0), 0)
         return lacking
 
-    def _surplus(self, units: list[VictimUnit], shortfall: Vector) -> int:
+    def _surplus(self, tasks: list[Task], shortfall: Vector) -> int:
         """The surplus freed anywhere, of the devices the pod requests; of cpu when it requests none."""
-        known, freed = self._held, 0
-        for unit in units:
-            for task in unit.tasks:
-                held = known.get(task.cls.id)
-                if held is None:
-                    held = known[task.cls.id] = int(task.cls.request[self._counted].sum())
-                freed += held
-        return freed - int(shortfall[self._counted].sum())
+        return sum(map(self._held.__getitem__, map(_CLASS, tasks))) - int(shortfall[self._counted].sum())
 
     # --- candidates -------------------------------------------------------------------------------------------------
 
@@ -151,7 +162,7 @@ class NodePlans:
         self._kept[row] = kept
         if not candidates:
             return []
-        helping = {victim.cls for victim in candidates}  # those that hold some of the missing resources
+        helping = set(map(_CLASS, candidates))  # those that hold some of the missing resources
         if shortfall is not None:
             lacking = shortfall.nonzero()[0]
             helping = {cls for cls in helping if cls.request[lacking].any()}
@@ -167,7 +178,7 @@ class NodePlans:
             judged += self._elsewhere(useful, set(judged), task)
         judgement = session.dispatch.judge(self._scope.hook, task, judged)
         self.by_tiers |= judgement.by_tiers
-        allowed = {victim.uid for victim in judgement.victims}
+        allowed = set(map(_UID, judgement.victims))
         causes = dict(judgement.kept)
         units = [
             unit
@@ -195,18 +206,19 @@ class NodePlans:
             kept[cause] = kept.get(cause, 0) + 1
         if self._outside[0] is not task.job:
             self._outside = task.job, {}
-        candidates: list[Task] = []
-        known = self._outside[1]
-        for victim in index.by_row.get(row, ()):
-            kind = victim.job, victim.status, victim.cls.best_effort
-            found = known.get(kind)
-            if found is None:
-                found = known[kind] = outside(session, task, victim)
-            if found:
-                kept[found] = kept.get(found, 0) + 1
-            else:
-                candidates.append(victim)
-        return candidates, kept
+        known, victims = self._outside[1], index.by_row.get(row, ())
+        kinds = list(map(_KIND, victims))
+        causes = list(map(known.get, kinds))
+        if None in causes:
+            for kind, victim in zip(kinds, victims, strict=True):
+                if kind not in known:
+                    known[kind] = outside(session, task, victim)
+            causes = list(map(known.get, kinds))
+        if not any(causes):
+            return list(victims), kept
+        for text, count in Counter(filter(None, causes)).items():
+            kept[text] = kept.get(text, 0) + count
+        return list(compress(victims, map(not_, causes))), kept
 
     def _elsewhere(self, jobs: list[tuple[Job, list[Task]]], known: set[Task], task: Task) -> list[Task]:
         """Members on other nodes of gangs that may be evicted whole, as far as they are candidates."""

@@ -274,7 +274,7 @@ class GangAllocator:
         With it up to `most` pods that differ in names of generated claims alone, where their nodes are known at once.
         """
         self.by_amounts = False
-        alike = self._alike(task, most)
+        alike = self._alike(task, most) if task.cls.alike else [task]
         rows = self._engine.best_rows(signature, len(alike))
         if not rows:
             return self._pipeline_one(signature, task, None)
@@ -290,7 +290,7 @@ class GangAllocator:
     def _alike(self, first: Task, most: int) -> list[Task]:
         """The next up to `most` tasks whose classes and labels differ in names of generated claims alone."""
         number, found = first.cls.alike, [first]
-        most = min(most, self._engine.max_alike) if number and all(each.template for each in first.cls.claims) else 1
+        most = min(most, self._engine.max_alike) if all(each.template for each in first.cls.claims) else 1
         for task in self._tasks[self._position + 1 : self._position + most]:
             if task.cls.alike != number or task.labels is not first.labels or task.nominated_node:
                 break

@@ -172,7 +172,7 @@ class NodePlaces:
         `begin_session`, for jobs that `holds` does not know.
         """
         most = max(job.min_available, *job.min_task_member.values(), 0)
-        classes = {task.cls for task in job.tasks.values()}
+        classes = job.classes
         if job.key in self._claims or [cls for cls in classes if cls.volumes or cls.claims]:
             self._note_claims(job, classes)
         scarce: dict[TaskClass, int] = {}
@@ -206,7 +206,7 @@ class NodePlaces:
         held = self._held.get(cls.id, 0)
         if held < 1 or held < job.min_available or (roles and held < max(roles.values())):
             return False
-        if len(tasks) > 1 and len({task.cls for task in tasks.values()}) > 1:
+        if len(tasks) > 1 and len(job.classes) > 1:
             return False
         if self._claims:
             self._claims.pop(job.key, None)

@@ -249,24 +249,30 @@ class Statement:
                     session.state.assume_device_notes(task, annotations.get(task.uid, {}))
                 namespace, queue = record.job.namespace, record.job.queue
                 devices = {node: _with_devices(node) for node in set(record.nodes)} if shared else {}
-                binds += [
-                    Bind(
-                        namespace,
-                        task.name,
-                        uid := task.uid,
-                        node.name,
-                        annotations.get(uid) or NO_ANNOTATIONS,
-                        volumes.get(uid, ()) if volumes else (),
-                        locks.get(uid, "") if locks else "",
-                        queue,
-                        shared.get(uid, "") if shared else "",
-                        devices[node] if uid in shared else (),
-                        claims.get(uid) or UNSET if claims else UNSET,
-                        record.job.key if record.job.key in gangs else UNSET,
-                        QUEUE_ALLOCATION_GATE if task.gates else UNSET,
-                    )
-                    for task, node in zip(record.tasks, record.nodes, strict=True)
-                ]
+                gang = record.job.key if record.job.key in gangs else UNSET
+                is_plain = not (volumes or shared or claims)
+                binds += (
+                    _plain_binds(record, annotations, locks)
+                    if is_plain
+                    else [
+                        Bind(
+                            namespace,
+                            task.name,
+                            uid := task.uid,
+                            node.name,
+                            annotations.get(uid) or NO_ANNOTATIONS,
+                            volumes.get(uid, ()) if volumes else (),
+                            locks.get(uid, "") if locks else "",
+                            queue,
+                            shared.get(uid, "") if shared else "",
+                            devices[node] if uid in shared else (),
+                            claims.get(uid) or UNSET if claims else UNSET,
+                            gang,
+                            QUEUE_ALLOCATION_GATE if task.gates else UNSET,
+                        )
+                        for task, node in zip(record.tasks, record.nodes, strict=True)
+                    ]
+                )
                 if volumes:
                     for task, node in zip(record.tasks, record.nodes, strict=True):
                         session.state.assume_volumes(task, node.name, volumes.get(task.uid, ()))
@@ -319,6 +325,25 @@ class Statement:
             assert isinstance(record, Placement)
             session.results.keep_pipeline(record)
         self._records.clear()
+
+
+def _plain_binds(record: Placement, annotations: Mapping[str, dict[str, str]], locks: Mapping[str, str]) -> list[Bind]:
+    """The bindings of a placement without volumes, claims and binding locks: most of them."""
+    namespace, queue, gate = record.job.namespace, record.job.queue, QUEUE_ALLOCATION_GATE
+    return [
+        Bind(
+            namespace,
+            task.name,
+            task.uid,
+            node.name,
+            annotations.get(task.uid) or NO_ANNOTATIONS,
+            (),
+            locks.get(task.uid, "") if locks else "",
+            queue,
+            gate=gate if task.gates else UNSET,
+        )
+        for task, node in zip(record.tasks, record.nodes, strict=True)
+    ]
 
 
 def _with_devices(node: Node) -> tuple[str, ...]:
