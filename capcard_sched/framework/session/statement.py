@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
 
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.intents import ClaimBinding
+    from capcard_sched.model.intents import ClaimAllocation, ClaimBinding
     from capcard_sched.model.job import Job, Node, Task
     from capcard_sched.model.status import TaskStatus
 
@@ -49,6 +49,19 @@ def _whole_group(job: Job | None) -> tuple[str, str] | UnsetType:
     """Name and uid of a PodGroup of `scheduling.k8s.io` of which no pod stays on a node; unset for others."""
     name = kube_name(job.name) if job is not None else ""
     return UNSET if job is None or not name or job.count(_STAYING) else (name, job.uid)
+
+
+class _Additions(NamedTuple):
+    """What plugins add to the bindings of a commit, by uid of the pod."""
+
+    annotations: dict[str, dict[str, str]]
+    volumes: dict[str, tuple[ClaimBinding, ...]]
+    node_locks: dict[str, str]
+    #: Binding locks of nodes.
+    shared: dict[str, str]
+    claims: dict[str, tuple[ClaimAllocation, ...]]
+    #: Keys of the jobs whose pods are bound once all their claims are allocated.
+    gangs: frozenset[str]
 
 
 class Statement:
@@ -222,9 +235,7 @@ class Statement:
         bound = [
             record for record in self._records if isinstance(record, Placement) and record.tasks[0].status is ALLOCATED
         ]
-        annotations, volumes = self._annotations(bound), self._volumes(bound)
-        locks, shared, claims = (self._by_uid(hook, bound) for hook in ("node_lock", "binding_lock", "bind_claims"))
-        gangs = _gangs(bound) if claims else frozenset()
+        more = self._additions(bound)
         binds: list[Bind] = []
         for record in self._records:
             if isinstance(record, EvictionOperation):
@@ -245,43 +256,28 @@ class Statement:
                 )
             elif record.tasks[0].status is ALLOCATED:
                 session.state.set_binding(record.job, record.tasks)
-                for task in record.tasks if annotations else ():
-                    session.state.assume_device_notes(task, annotations.get(task.uid, {}))
-                namespace, queue = record.job.namespace, record.job.queue
-                devices = {node: _with_devices(node) for node in set(record.nodes)} if shared else {}
-                gang = record.job.key if record.job.key in gangs else UNSET
-                is_plain = not (volumes or shared or claims)
-                binds += (
-                    _plain_binds(record, annotations, locks)
-                    if is_plain
-                    else [
-                        Bind(
-                            namespace,
-                            task.name,
-                            uid := task.uid,
-                            node.name,
-                            annotations.get(uid) or NO_ANNOTATIONS,
-                            volumes.get(uid, ()) if volumes else (),
-                            locks.get(uid, "") if locks else "",
-                            queue,
-                            shared.get(uid, "") if shared else "",
-                            devices[node] if uid in shared else (),
-                            claims.get(uid) or UNSET if claims else UNSET,
-                            gang,
-                            QUEUE_ALLOCATION_GATE if task.gates else UNSET,
-                        )
-                        for task, node in zip(record.tasks, record.nodes, strict=True)
-                    ]
-                )
-                if volumes:
-                    for task, node in zip(record.tasks, record.nodes, strict=True):
-                        session.state.assume_volumes(task, node.name, volumes.get(task.uid, ()))
+                for task in record.tasks if more.annotations else ():
+                    session.state.assume_device_notes(task, more.annotations.get(task.uid, {}))
+                binds += _binds_of(record, more)
+                for task, node in zip(record.tasks, record.nodes, strict=True) if more.volumes else ():
+                    session.state.assume_volumes(task, node.name, more.volumes.get(task.uid, ()))
                 session.results.report.add_placement(record)
                 session.results.drop_outcomes(record.tasks)
             else:
                 session.results.keep_pipeline(record)
         self._records.clear()
         session.results.add_binds(binds)
+
+    def _additions(self, bound: Sequence[Placement]) -> _Additions:
+        claims = self._by_uid("bind_claims", bound)
+        return _Additions(
+            self._annotations(bound),
+            self._volumes(bound),
+            self._by_uid("node_lock", bound),
+            self._by_uid("binding_lock", bound),
+            claims,
+            _gangs(bound) if claims else frozenset(),
+        )
 
     def _annotations(self, bound: Sequence[Placement]) -> dict[str, dict[str, str]]:
         """The annotations that plugins add to each binding, by uid; pods without any are absent."""
@@ -327,20 +323,42 @@ class Statement:
         self._records.clear()
 
 
-def _plain_binds(record: Placement, annotations: Mapping[str, dict[str, str]], locks: Mapping[str, str]) -> list[Bind]:
-    """The bindings of a placement without volumes, claims and binding locks: most of them."""
+def _binds_of(record: Placement, more: _Additions) -> list[Bind]:
+    """The bindings of a placement."""
     namespace, queue, gate = record.job.namespace, record.job.queue, QUEUE_ALLOCATION_GATE
+    annotations, volumes, locks, shared, claims, gangs = more
+    if not (volumes or shared or claims):  # most placements
+        return [
+            Bind(
+                namespace,
+                task.name,
+                task.uid,
+                node.name,
+                annotations.get(task.uid) or NO_ANNOTATIONS,
+                (),
+                locks.get(task.uid, "") if locks else "",
+                queue,
+                gate=gate if task.gates else UNSET,
+            )
+            for task, node in zip(record.tasks, record.nodes, strict=True)
+        ]
+    devices = {node: _with_devices(node) for node in set(record.nodes)} if shared else {}
+    gang = record.job.key if record.job.key in gangs else UNSET
     return [
         Bind(
             namespace,
             task.name,
-            task.uid,
+            uid := task.uid,
             node.name,
-            annotations.get(task.uid) or NO_ANNOTATIONS,
-            (),
-            locks.get(task.uid, "") if locks else "",
+            annotations.get(uid) or NO_ANNOTATIONS,
+            volumes.get(uid, ()) if volumes else (),
+            locks.get(uid, "") if locks else "",
             queue,
-            gate=gate if task.gates else UNSET,
+            shared.get(uid, "") if shared else "",
+            devices[node] if uid in shared else (),
+            claims.get(uid) or UNSET if claims else UNSET,
+            gang,
+            gate if task.gates else UNSET,
         )
         for task, node in zip(record.tasks, record.nodes, strict=True)
     ]
