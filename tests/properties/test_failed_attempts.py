@@ -220,8 +220,10 @@ _LIMITING = tuple(
     for plugins in (
         "{name: budget}",
         "{name: resourcequota}, {name: overcommit}",
-        "{name: fairshare, arguments: {fairshare.resourceKey: cpu, fairshare.enableEnqueueGate: true}}, "
-        "{name: proportion}",
+        (
+            "{name: fairshare, arguments: {fairshare.resourceKey: cpu, fairshare.enableEnqueueGate: true}}, "
+            "{name: proportion}"
+        ),
     )
 )
 
