@@ -6,12 +6,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.devices.claims import AllocationError
+from capcard_sched.devices.selector_work import MOST_STEPS, EvaluationsPostponedError
 from capcard_sched.framework.api.plugin import Plugin, Reads
 from capcard_sched.framework.toolkit.device_cards import DeviceCards
-from capcard_sched.model.annotations import CARD_REQUEST
-from capcard_sched.model.card_budgets import lacks_pods, spent_card
+from capcard_sched.model.card_budgets import spent_card
 from capcard_sched.model.queue import ancestors
-from capcard_sched.model.reasons import CARD_BUDGET_SPENT
+from capcard_sched.model.reasons import CARD_BUDGET_SPENT, CLAIM_CARDS_POSTPONED
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.report_once import ReportOnce
 from capcard_sched.model.status import Vote
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.card_budgets import CardBudget
+    from capcard_sched.model.card_budgets import CardBudget, SpentCard
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
 
@@ -32,6 +32,10 @@ _EFFECTS: Final = {
 }
 #: The end of the refusal of a job that is judged without its pods.
 _LACKS_PODS: Final = "; pods of its minimum do not exist yet and may request any card"
+_POSTPONED: Final = (
+    "the cards of its claims are not known yet: the selectors of namespace {namespace} took {steps} steps in this "
+    "session; the next session continues"
+)
 
 
 class CardBudgets(Plugin):
@@ -50,12 +54,15 @@ class CardBudgets(Plugin):
         #: Queue to the spent budgets of itself and its ancestors, in order of name; queues without any are absent.
         self._spent: dict[str, list[CardBudget]] = {}
         self._devices = DeviceCards()
+        #: By key of a job, what the session found.
+        self._refusals: dict[str, Refusal | None] = {}
         #: Spent cards by name of the budget.
         self._reported: ReportOnce[str, tuple[str, str, str]] = ReportOnce()
 
     def open(self, session: Session) -> None:
         """Collect the spent budgets, and report new ones. O(queues) with a spent budget."""
         self._session = session
+        self._refusals.clear()
         spent = [budget for _, budget in sorted(session.snapshot.card_budgets.items()) if budget.spent]
         self._spent = {}
         if spent:
@@ -86,37 +93,41 @@ class CardBudgets(Plugin):
         return any(budget.when_spent == "demote" for budget in self._spent.get(queue.name, ()))
 
     def job_enqueueable(self, job: Job) -> Vote | Refusal:
-        return self._refusal(job) or Vote.ABSTAIN
+        refusal = self._refusals[job.key] = self._refusal(job)
+        return refusal or Vote.ABSTAIN
 
     def admission_version(self, job: Job) -> tuple[object, ...]:
         found = [budget for budget in self._spent.get(job.queue, ()) if budget.when_spent == "stop"]
+        if not found:
+            return ()
+        if job.key not in self._refusals:
+            self._refusals[job.key] = self._refusal(job)
         # The refusal follows from the pods of the job too.
-        return (*found, self._session.snapshot.devices.version, self._refusal(job)) if found else ()
+        return *found, self._session.snapshot.devices.version, self._refusals[job.key]
 
     def _refusal(self, job: Job) -> Refusal | None:
         for budget in self._spent.get(job.queue, ()):
+            if budget.when_spent != "stop":
+                continue
             try:
-                card = self._stopped_card(job, budget)
+                card = self._spent_card(job, budget)
             except AllocationError as error:  # the cards of its claims are not known
-                text = str(error)
-                return Refusal("job_enqueueable", self.name, "Unschedulable", text, queue=job.queue)
-            if card:
-                effect = _LACKS_PODS if lacks_pods(job) and CARD_REQUEST not in job.annotations else ""
-                return Refusal(
-                    "job_enqueueable",
-                    self.name,
-                    CARD_BUDGET_SPENT.code,
-                    _message(budget, card, effect),
-                    queue=job.queue,
-                    event=True,
-                )
+                return Refusal("job_enqueueable", self.name, "Unschedulable", str(error), queue=job.queue)
+            except EvaluationsPostponedError:
+                row, text = CLAIM_CARDS_POSTPONED, _POSTPONED.format(namespace=job.namespace, steps=MOST_STEPS)
+                text = row.render(error=text)
+                return Refusal("job_enqueueable", self.name, row.code, text, queue=job.queue, in_order=True)
+            if card is not None:
+                message = _message(budget, card.name, _LACKS_PODS if card.by_missing_pods else "")
+                reason = CARD_BUDGET_SPENT.code
+                return Refusal("job_enqueueable", self.name, reason, message, queue=job.queue, event=True)
         return None
 
-    def _stopped_card(self, job: Job, budget: CardBudget) -> str:
-        """The spent card that a job may get; "" for a job that the budget does not stop."""
-        if budget.when_spent != "stop":
-            return ""
-        return spent_card(job, budget.spent, self._is_card, partial(self._devices.claimable, self._session))
+    def _spent_card(self, job: Job, budget: CardBudget) -> SpentCard | None:
+        session = self._session
+        lacks_pods = not job.tasks or (session.dispatch.has("job_ready") and len(job.tasks) < job.starting_pods)
+        claimable = partial(self._devices.claimable, session)
+        return spent_card(job, budget.spent, self._is_card, claimable, lacks_pods=lacks_pods)
 
     def _is_card(self, resource: str) -> bool:
         """Whether the ledger charges a resource as cards: devices, and shares of devices."""

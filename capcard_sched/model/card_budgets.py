@@ -163,23 +163,33 @@ def _card_path(card: str) -> str:
     return f"spec.cards.{card}" if _PLAIN.fullmatch(card) else f'spec.cards["{escaped(card)}"]'
 
 
+class SpentCard(NamedTuple):
+    """A spent card that a job may get."""
+
+    name: str
+    #: Whether only pods that do not exist yet may get it.
+    by_missing_pods: bool
+
+
 def spent_card(
     job: Job,
     spent: Collection[str],
     is_card: Callable[[str], bool],
     claimable: Callable[[TaskClass], Collection[str]] = lambda _: (),
-) -> str:
-    """The first of the spent cards that a job may get; "" for a job without them.
+    *,
+    lacks_pods: bool,
+) -> SpentCard | None:
+    """The first of the spent cards that a job may get; None for a job without them.
 
     A job that accepts several cards may get each of them, and one that names none any. `is_card`: whether a resource
-    counts cards; `claimable`: the cards that the claims of a pod may get. A job without `volcano.sh/card.request` and
-    with fewer pods than its minimum is judged by its minResources too; without them, its pods may get any card.
+    counts cards; `claimable`: the cards that the claims of a pod may get. A job without `volcano.sh/card.request` that
+    `lacks_pods` is judged by its minResources too; without minResources, further pods may get any card.
     """
     accepted: set[str] = set()
     try:
         request = parse_card_request(job.annotations.get(CARD_REQUEST))
     except CardSyntaxError:
-        return ""  # refused by capacity-card, which reports it
+        return None  # refused by capacity-card, which reports it
     for key in request:
         accepted.update(key.split("|"))
     for cls in job.classes:
@@ -187,16 +197,14 @@ def spent_card(
             accepted.update(_named(cls.annotations) or spent)
         if cls.claims:
             accepted.update(claimable(cls))
-    if not request and lacks_pods(job):
-        least = [name for name, amount in (job.min_resources or {}).items() if amount]
-        if not least or any(map(is_card, least)):
-            accepted.update(spent)
-    return min(accepted.intersection(spent), default="")
-
-
-def lacks_pods(job: Job) -> bool:
-    """Whether the job has fewer pods than its minimum: the others may request anything."""
-    return len(job.tasks) < max(1, job.starting_pods)
+    if found := accepted.intersection(spent):
+        return SpentCard(min(found), by_missing_pods=False)
+    least = job.min_resources
+    if request or not lacks_pods or not spent:
+        return None
+    if least is None or any(amount and is_card(name) for name, amount in least.items()):
+        return SpentCard(min(spent), by_missing_pods=True)
+    return None
 
 
 def _named(annotations: Mapping[str, str]) -> tuple[str, ...]:

@@ -359,7 +359,7 @@ class FailedAttempts:
         if self._is_disabled:
             return
         if self._skips_refused and queue is not None and not queue.strict_fifo and admission_version(job) == version:
-            self._keep(FailedAttempt(job, job.queue, None, frozenset(), expires, outcomes, refusals))
+            self._keep(FailedAttempt(job, job.queue, None, _claims_of(job), expires, outcomes, refusals))
             self._admissions.add(job, version, admission_version)
 
     def _keep(self, record: FailedAttempt) -> None:
