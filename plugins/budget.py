@@ -6,12 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.devices.claims import AllocationError
-from capcard_sched.devices.selector_work import MOST_STEPS, EvaluationsPostponedError
 from capcard_sched.framework.api.plugin import Plugin, Reads
 from capcard_sched.framework.toolkit.device_cards import DeviceCards
 from capcard_sched.model.card_budgets import spent_card
 from capcard_sched.model.queue import ancestors
-from capcard_sched.model.reasons import CARD_BUDGET_SPENT, CLAIM_CARDS_POSTPONED
+from capcard_sched.model.reasons import CARD_BUDGET_SPENT
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.report_once import ReportOnce
 from capcard_sched.model.status import Vote
@@ -32,10 +31,6 @@ _EFFECTS: Final = {
 }
 #: The end of the refusal of a job that is judged without its pods.
 _LACKS_PODS: Final = "; pods of its minimum do not exist yet and may request any card"
-_POSTPONED: Final = (
-    "the cards of its claims are not known yet: the selectors of namespace {namespace} took {steps} steps in this "
-    "session; the next session continues"
-)
 
 
 class CardBudgets(Plugin):
@@ -93,19 +88,21 @@ class CardBudgets(Plugin):
         return any(budget.when_spent == "demote" for budget in self._spent.get(queue.name, ()))
 
     def job_enqueueable(self, job: Job) -> Vote | Refusal:
-        refusal = self._refusals[job.key] = self._refusal(job)
-        return refusal or Vote.ABSTAIN
+        return self._refusal(job) or Vote.ABSTAIN
 
     def admission_version(self, job: Job) -> tuple[object, ...]:
         found = [budget for budget in self._spent.get(job.queue, ()) if budget.when_spent == "stop"]
-        if not found:
-            return ()
-        if job.key not in self._refusals:
-            self._refusals[job.key] = self._refusal(job)
         # The refusal follows from the pods of the job too.
-        return *found, self._session.snapshot.devices.version, self._refusals[job.key]
+        return (*found, self._session.snapshot.devices.version, self._refusal(job)) if found else ()
 
     def _refusal(self, job: Job) -> Refusal | None:
+        """Computed once in a session: the close of a session evaluates no selectors."""
+        if job.key not in self._refusals:
+            self._refusals[job.key] = self._judge(job)
+        return self._refusals[job.key]
+
+    def _judge(self, job: Job) -> Refusal | None:
+        """Raises EvaluationsPostponedError: the session postpones the job."""
         for budget in self._spent.get(job.queue, ()):
             if budget.when_spent != "stop":
                 continue
@@ -113,10 +110,6 @@ class CardBudgets(Plugin):
                 card = self._spent_card(job, budget)
             except AllocationError as error:  # the cards of its claims are not known
                 return Refusal("job_enqueueable", self.name, "Unschedulable", str(error), queue=job.queue)
-            except EvaluationsPostponedError:
-                row, text = CLAIM_CARDS_POSTPONED, _POSTPONED.format(namespace=job.namespace, steps=MOST_STEPS)
-                text = row.render(error=text)
-                return Refusal("job_enqueueable", self.name, row.code, text, queue=job.queue, in_order=True)
             if card is not None:
                 message = _message(budget, card.name, _LACKS_PODS if card.by_missing_pods else "")
                 reason = CARD_BUDGET_SPENT.code
