@@ -208,16 +208,12 @@ class NodePlans:
             self._outside = task.job, {}
         known, victims = self._outside[1], index.by_row.get(row, ())
         kinds = list(map(_KIND, victims))
-        causes = list(map(known.get, kinds))
-        if None in causes:
-            for kind, victim in zip(kinds, victims, strict=True):
-                if kind not in known:
-                    known[kind] = outside(session, task, victim)
-            causes = list(map(known.get, kinds))
-        if not any(causes):
-            return list(victims), kept
-        for text, count in Counter(filter(None, causes)).items():
-            kept[text] = kept.get(text, 0) + count
+        for kind, victim in dict(zip(kinds, victims, strict=True)).items():
+            if kind not in known:
+                known[kind] = outside(session, task, victim)
+        causes = list(map(known.__getitem__, kinds))
+        for cause, count in Counter(filter(None, causes)).items():
+            kept[cause] = kept.get(cause, 0) + count
         return list(compress(victims, map(not_, causes))), kept
 
     def _elsewhere(self, jobs: list[tuple[Job, list[Task]]], known: set[Task], task: Task) -> list[Task]:

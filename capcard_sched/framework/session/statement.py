@@ -327,21 +327,6 @@ def _binds_of(record: Placement, more: _Additions) -> list[Bind]:
     """The bindings of a placement."""
     namespace, queue, gate = record.job.namespace, record.job.queue, QUEUE_ALLOCATION_GATE
     annotations, volumes, locks, shared, claims, gangs = more
-    if not (volumes or shared or claims):  # most placements
-        return [
-            Bind(
-                namespace,
-                task.name,
-                task.uid,
-                node.name,
-                annotations.get(task.uid) or NO_ANNOTATIONS,
-                (),
-                locks.get(task.uid, "") if locks else "",
-                queue,
-                gate=gate if task.gates else UNSET,
-            )
-            for task, node in zip(record.tasks, record.nodes, strict=True)
-        ]
     devices = {node: _with_devices(node) for node in set(record.nodes)} if shared else {}
     gang = record.job.key if record.job.key in gangs else UNSET
     return [

@@ -219,8 +219,9 @@ async def test_exchanges_at_a_time_end_each_at_its_own_deadline() -> None:
         found = await asyncio.gather(*(outcome(pool, **each) for each in limits))
         late = [f"TimeoutError no response within {seconds} s" for seconds in (0.2, 0.1)]
         assert found == ["200 ok", *late]
-        assert await outcome(pool, seconds=0.5) == "200 ok"
-        assert reported.connections == 3, "the last request is on the connection that is left"
+        assert await outcome(pool, seconds=0.5) == "200 ok", "on the connection that is left"
+        # Connections that open together are accepted in any order: the last request is the second of its own.
+        assert (reported.connections, reported.requests.count(reported.requests[-1])) == (3, 2)
 
 
 async def test_a_request_that_waits_in_vain_takes_no_connection_from_those_behind_it() -> None:
