@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from benchmarks.claim_objects import present
 from capcard_sched.devices import device_content, selector_work
 from capcard_sched.model.annotations import CARD_REQUEST
-from capcard_sched.model.card_budgets import CardBudgetObject
 from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.device_objects import ResourceClaimObject
 from capcard_sched.testing import Harness
 from tests.unit.devices.pools import claim, decode
 from tests.unit.plugins.test_namespace_work import _put
+from tests.vectors.notation import VectorHarness
 
 H200 = "NVIDIA-H200"
 _TERM = 'device.attributes["gpu.nvidia.com"].uuid == "{}"'
@@ -21,20 +20,11 @@ _TERM = 'device.attributes["gpu.nvidia.com"].uuid == "{}"'
 
 def _world(plugins: str, nodes: int) -> Harness:
     """Nodes with devices, and a queue with a spent budget."""
-    h = Harness(f'actions: "enqueue, allocate"\ntiers: [{{plugins: [{{name: priority}}, {{name: gang}}, {plugins}]}}]')
+    h = VectorHarness(
+        f'actions: "enqueue, allocate"\ntiers: [{{plugins: [{{name: priority}}, {{name: gang}}, {plugins}]}}]'
+    )
     h.apply(*present("D1", nodes))
-    h.queue("q")
-    budget = {
-        "metadata": {"name": "month"},
-        "spec": {"queue": "q", "period": "month", "cards": {H200: "1h"}, "whenSpent": "stop"},
-        "status": {
-            "periodStart": "2026-01-01T00:00:00Z",
-            "periodEnd": "2026-02-01T00:00:00Z",
-            "used": {H200: "1.00h"},
-            "remaining": {H200: "0.00h"},
-        },
-    }
-    h.apply(ObjectChanged(msgspec.convert(budget, CardBudgetObject)))
+    h.do(f"queue q; card_budget month cards={H200}:1h used={H200}:1.00h")
     h.step()
     return h
 
