@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import aiohttp
 
@@ -19,6 +19,7 @@ from tests.controlplane.cluster import ALL, Cluster, RequestError
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import Manifest
 
+_T = TypeVar("_T")
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _BOUND: Final = "spec.nodeName!="
 
@@ -109,8 +110,6 @@ class Kubelet:
         extended = pod["status"].get("extendedResourceClaimStatus")
         if (pod["spec"].get("resourceClaims") or extended) and not await self._prepared(pod):
             return
-        if meta["uid"] in self._ending:
-            return
         now = _now()
         running = {"imageID": "", "ready": True, "restartCount": 0, "started": True}
         containers = [
@@ -125,7 +124,15 @@ class Kubelet:
             "conditions": _conditions(ready=True),
             "containerStatuses": containers,
         }
-        await self._patch(meta["namespace"], meta["name"], status, uid=meta["uid"])
+        current: Manifest | None = pod
+        # In the version that was read: a pod that finished meanwhile does not run again.
+        while current is not None and meta["uid"] not in self._ending and current["status"].get("phase") == "Pending":
+            identity = {key: current["metadata"][key] for key in ("uid", "resourceVersion")}
+            if await self._patch(meta["namespace"], meta["name"], status, identity):
+                return
+            current = await self._send(lambda: self._cluster.find("pods", meta["name"], namespace=meta["namespace"]))
+            if current is not None and current["metadata"]["uid"] != meta["uid"]:
+                return
 
     async def _prepared(self, pod: Manifest) -> bool:
         """Wait until the claims of a pod are allocated and reserved for it; False if the pod is gone before."""
@@ -175,29 +182,31 @@ class Kubelet:
         if grace and pod["status"].get("phase") not in _ENDED:
             # Like the real one since 1.27: a pod is seen to end before it is gone.
             status = {"phase": "Failed", "conditions": _conditions(ready=False, why="PodFailed")}
-            await self._patch(meta["namespace"], meta["name"], status, uid=meta["uid"])
+            await self._patch(meta["namespace"], meta["name"], status, {"uid": meta["uid"]})
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
         path = await self._cluster.path("pods", meta["name"], namespace=meta["namespace"])
         with _gone_is_fine():
             await self._send(lambda: self._cluster.request("DELETE", path, body=body))
 
-    async def _patch(self, namespace: str, name: str, status: Manifest, *, uid: str = "") -> None:
+    async def _patch(self, namespace: str, name: str, status: Manifest, identity: Manifest | None = None) -> bool:
+        """Whether the pod is that of `identity`: its uid, and its version."""
         # A strategic merge leaves the conditions of others, the scheduler's among them, as they are.
-        patch: Manifest = {"status": status, **({"metadata": {"uid": uid}} if uid else {})}
-        with _gone_is_fine() if uid else contextlib.nullcontext():
+        patch: Manifest = {"status": status, **({"metadata": identity} if identity else {})}
+        with _gone_is_fine() if identity else contextlib.nullcontext():
             await self._send(
                 lambda: self._cluster.patch(
                     "pods", name, patch, namespace=namespace, subresource="status", strategy="strategic-merge"
                 )
             )
+            return True
+        return False
 
-    async def _send(self, request: Callable[[], Awaitable[object]]) -> None:
-        """Send a request until the API server processes it, as a kubelet does."""
+    async def _send(self, request: Callable[[], Awaitable[_T]]) -> _T:
+        """Send a request until the API server processes it, as a kubelet does. Returns its response."""
         while True:
             try:
                 async with self._slots:
-                    await request()
-                return
+                    return await request()
             except (TimeoutError, OSError, aiohttp.ClientError):
                 pass
             except RequestError as error:

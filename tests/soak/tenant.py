@@ -46,11 +46,14 @@ def _for_tenant(manifest: Manifest) -> Manifest:
 
 
 async def attempted(action: Awaitable[object]) -> str:
-    """Await a tenant's request; the refusal by a policy, "" without one. Raises RequestError for any other failure."""
+    """Await a tenant's request; the refusal by a policy, "" without one. Raises RequestError for any other failure.
+
+    Without the roles, an API server that has just started refuses what the tenant may do: no refusal by a policy.
+    """
     try:
         await action
     except RequestError as error:
-        if error.status not in _REFUSED:
+        if error.status not in _REFUSED or f'User "{TENANT}" cannot ' in str(error):
             raise
         return str(error)
     return ""

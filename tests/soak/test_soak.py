@@ -10,6 +10,7 @@ from typing import Any, Self
 import pytest
 
 from tests.controlplane.audit import Audited
+from tests.controlplane.cluster import RequestError
 from tests.controlplane.manifests import Manifest, gpu_node, pod, pod_group, queue
 from tests.e2e.history import Change, Moment
 from tests.manifests.test_foreign_objects import SCHEDULER
@@ -18,6 +19,7 @@ from tests.soak.faults import ACTIONS
 from tests.soak.oracle import Oracle, amounts, request_of
 from tests.soak.resources import ResourceSample, ResourceSampler
 from tests.soak.schedule import ENDING, KINDS, fault_schedule
+from tests.soak.tenant import TENANT, attempted
 
 CARD = "NVIDIA-A10"
 
@@ -265,3 +267,23 @@ def test_refusals_are_those_that_are_documented(
 
 def test_no_policy_exempts_the_user_of_the_requests_for_another_scheduler() -> None:
     assert {attempt.user for attempt in foreign_attempts()} == {"somebody", SCHEDULER}
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "is_policy"),
+    [
+        (403, "ValidatingAdmissionPolicy 'p' denied request: no", True),
+        (422, "Invalid value", True),
+        (403, f'User "{TENANT}" cannot create resource "jobs"', False),
+        (500, "etcd", False),
+    ],
+)
+async def test_a_server_without_its_roles_refuses_nothing_by_policy(status: int, text: str, is_policy: bool) -> None:
+    async def request() -> None:
+        raise RequestError("POST", "/jobs", status, "Forbidden", text)
+
+    if is_policy:
+        assert text in await attempted(request())
+    else:
+        with pytest.raises(RequestError):
+            await attempted(request())

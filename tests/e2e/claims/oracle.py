@@ -15,8 +15,8 @@ It shares no code with the product.
 
 Allocations with `adminAccess` use nothing. A queue without the annotation `volcano.sh/card.quota` has no limit here. A
 claim is charged to the queue of its first consumer that is not finished, a pod to that of its bind. Charges are
-compared with the largest quota of the last `grace` seconds, and a deleted PodGroup keeps its queue as long: a decision
-may precede the change.
+compared with the largest quota of the last `grace` seconds. A deleted PodGroup keeps its queue as long, and a deleted
+pod its place in its gang: a decision may precede the change.
 """
 
 from __future__ import annotations
@@ -187,6 +187,8 @@ class DeviceOracle:
         #: Name of a claim to the uids of pods that use it.
         self._users: defaultdict[str, set[str]] = defaultdict(set)
         self._members: defaultdict[str, set[str]] = defaultdict(set)
+        #: uid of a deleted pod to the time of its deletion.
+        self._gone: dict[str, float] = {}
         #: uids of PodGroups with a member that was bound.
         self._begun: set[str] = set()
         #: Numbers of allocations and of devices in them.
@@ -241,6 +243,8 @@ class DeviceOracle:
 
     def _know(self, uid: str, change: Change) -> None:
         _set(self._pods, uid, change.after)
+        if change.after is None:
+            self._gone[uid] = self._now
         for item in filter(None, (change.before, change.after)):
             for name in _claims_of(item):
                 self._users[name or ""].add(uid)
@@ -288,11 +292,15 @@ class DeviceOracle:
         if group is None or group["metadata"]["uid"] in self._begun:
             return
         self._begun.add(group["metadata"]["uid"])
-        members = [self._pods[uid] for uid in self._members[_group_of(pod)] if uid in self._pods]
-        ready = [each for each in members if not self._missing(each)]
+        ready = [uid for uid in self._members[_group_of(pod)] if self._has_claims(uid)]
         minimum = group["spec"].get("minMember", 1)
         if len(ready) < minimum:
             yield f"pod {_name(pod)} is bound when {len(ready)} of {minimum} members of its gang have their claims"
+
+    def _has_claims(self, uid: str) -> bool:
+        """Whether a member has its claims, or may have had them when the scheduler bound the others."""
+        pod = self._pods.get(uid)
+        return self._now - self._gone[uid] <= self._grace if pod is None else not self._missing(pod)
 
     def _missing(self, pod: Manifest) -> str:
         """What a pod lacks of its claims; "" for nothing."""

@@ -38,6 +38,7 @@ class Story:
     def __init__(self, grace: float = 0.0) -> None:
         self.oracle = DeviceOracle(grace=grace)
         self._revision = 0
+        self._now = 0.0
         self._live: dict[tuple[str, str], Manifest] = {}
         self.put("nodes", node("n1")).put("nodes", node("n2"))
         self.put("nodes", gpu_node("plugin", H200, 8))
@@ -60,7 +61,11 @@ class Story:
 
     def _apply(self, *changes: Change) -> Self:
         self._revision += 1
-        self.oracle.apply(Moment(self._revision, 0.0, changes))
+        self.oracle.apply(Moment(self._revision, self._now, changes))
+        return self
+
+    def later(self, seconds: float) -> Self:
+        self._now += seconds
         return self
 
     def publish(self, *devices: Manifest, name: str = "n1", generation: int = 1, counters: str = "") -> Self:
@@ -270,3 +275,12 @@ def test_a_quota_that_was_lowered_within_the_grace_is_the_former_one() -> None:
     lowered = Story(grace=30.0).quota(NVIDIA_H200=1).quota(NVIDIA_H200=0).run("a", got(), **Q)
     assert lowered.violations() == []
     assert lowered.run("b", got("g1"), **Q).violations() == [f"queue q has 2 of 1 {H200}"]
+
+
+@pytest.mark.parametrize(("seconds", "violations"), [(30, []), (31, ["pod ns/a is bound when 1 of 2"])])
+def test_a_member_that_is_deleted_while_its_gang_is_bound_counts_within_the_grace(
+    seconds: float, violations: list[str]
+) -> None:
+    story = Story(grace=30.0).put("podgroups", pod_group("g", members=2)).pod("a", "a", group="g").pod("b", group="g")
+    story.claim("a", got(), pods="a").gone("pods", "b").later(seconds).bind("a")
+    assert [text.removesuffix(" members of its gang have their claims") for text in story.violations()] == violations
