@@ -234,7 +234,6 @@ class _Typed(_Run):
     def __init__(self, conf: str, world: _World) -> None:
         #: Names of the pods that were evicted and are gone by the next turn.
         self.evicted: list[str] = []
-        self._has_quotas = "resourcequota" in conf
         super().__init__(conf, world)
 
     def add_node(self, node: _Node) -> None:
@@ -246,7 +245,7 @@ class _Typed(_Run):
     def add_gang(self, gang: _Gang, **pod_fields: Any) -> None:
         """Of three gangs one has a budget, and one a cool-down that starts with the creation of its pods.
 
-        With the plugin `resourcequota`, which reads them, each second one has `minResources`.
+        Each second one has `minResources`.
         """
         labels = ({"app": "web"}, {COOLDOWN_TIME: "4m"}, {})[len(self.gangs) % 3]
         super().add_gang(gang, labels=labels)
@@ -256,7 +255,7 @@ class _Typed(_Run):
             f"g{number}",
             queue=gang.queue,
             min_member=gang.minimum,
-            min_resources={"cpu": str(2 * gang.minimum)} if number % 2 and self._has_quotas else None,
+            min_resources={"cpu": str(2 * gang.minimum)} if number % 2 else None,
             phase="Pending",
             priority_class=gang.priority,
             annotations={SERVICE_TYPE: kind} if kind else {},

@@ -219,10 +219,8 @@ class QuotaPlugin(AdmissionPlugin):
     def _moved(self, placement: Placement, sign: int) -> None:
         job = placement.job
         if job.queue in self._session.queues:
-            for sums in (self._elastic, self._inqueue):
-                sums.touch(job)
-                if self._session.assumptions.growing:
-                    sums.flush()  # a trial leaves nothing behind: at the next read the phase may be another
+            self._elastic.touch(job)
+            self._inqueue.touch(job)
             self._count(placement, sign)
 
     def _needs_of(self, cls: TaskClass) -> Needs:
