@@ -181,19 +181,26 @@ class Statement:
         self._records = [*kept]
         for placement in reversed(placements):
             self._revert(placement)
-        for eviction in reversed(evictions):
-            if eviction.task.uid in uids:
-                self._revert(self._without_marks(eviction, kept))
+        gone = [record for record in evictions if record.task.uid in uids]
+        self._pass_marks(gone, kept)
+        for eviction in reversed(gone):
+            self._revert(eviction)
         return placements
 
-    def _without_marks(self, eviction: EvictionOperation, others: Iterable[EvictionOperation]) -> EvictionOperation:
-        """The eviction with the marks that none of `others` needs, which get the rest."""
-        heirs = {(id(marked), name): one for one in others for marked, name in self._marks(one.task, one.node)}
-        own: list[tuple[set[str], str]] = []
-        for marked, name in eviction.unmarked:
-            heir = heirs.get((id(marked), name))
-            (own if heir is None else heir.unmarked).append((marked, name))
-        return eviction._replace(unmarked=own)
+    def _pass_marks(self, evictions: Iterable[EvictionOperation], others: Iterable[EvictionOperation]) -> None:
+        """Leaves the evictions the marks that none of `others` needs, which get the rest."""
+        marking = [one for one in evictions if one.unmarked]
+        heirs = {
+            (id(marked), name): one
+            for one in (others if marking else ())
+            for marked, name in self._marks(one.task, one.node)
+        }
+        for eviction in marking:
+            own: list[tuple[set[str], str]] = []
+            for marked, name in eviction.unmarked:
+                heir = heirs.get((id(marked), name))
+                (own if heir is None else heir.unmarked).append((marked, name))
+            eviction.unmarked[:] = own
 
     def _undo(self, length: int, *, record_outcomes: bool) -> None:
         session = self._session

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+import pytest
+
+from capcard_sched.model.annotations import CARD_NAME
 from capcard_sched.model.intents import Evict
 from capcard_sched.testing import Harness
 
@@ -74,3 +77,58 @@ def test_pods_of_a_subgroup_move_within_its_own_hyper_node() -> None:
     result = h.step()
     assert [one.name for one in result.intents if isinstance(one, Evict)] == ["y"]
     assert {name: node for name, (_, node) in h.reasons.items()} == {"g-0": "n1", "g-1": "n2", "g-2": "n4", "g-3": "n4"}
+
+
+_APART: Final[dict[str, Any]] = {
+    "podAntiAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "web"}}}
+        ]
+    }
+}
+
+
+@pytest.mark.parametrize(("affinity", "evicted"), [(None, ["y-0", "y-1"]), (_APART, ["x", "y-0", "y-1"])])
+def test_a_pod_stays_evicted_that_keeps_its_zone_from_a_pod_on_another_node(
+    affinity: dict[str, Any] | None, evicted: list[str]
+) -> None:
+    """`g-0` moves to what `y` leaves on n3; `g-1` stays on n2, in the zone of `x`."""
+    h = Harness(_CONF)
+    h.queue("q")
+    for name, zone in (("n1", "a"), ("n2", "a"), ("n3", "b")):
+        h.node(name, cpu="2", labels={"zone": zone})
+    for job, nodes, own in (("x", ["n1"], affinity), ("y", ["n2", "n3"], None)):
+        h.priority_class(f"of-{job}", len(nodes))
+        h.group(job, queue="q", phase="Running", min_member=len(nodes), priority_class=f"of-{job}")
+        for index, node in enumerate(nodes):
+            name = job if len(nodes) == 1 else f"{job}-{index}"
+            h.pod(name, group=job, requests={"cpu": 2}, node=node, phase="Running", priority=len(nodes), affinity=own)
+    h.priority_class("urgent", 1000)
+    h.group("g", queue="q", min_member=2, priority_class="urgent")
+    for index in range(2):
+        h.pod(f"g-{index}", group="g", requests={"cpu": 2}, priority=1000, labels={"app": "web"})
+    result = h.step()
+    assert sorted(one.name for one in result.intents if isinstance(one, Evict)) == evicted
+
+
+def test_the_quota_of_the_queue_limits_the_pods_that_stay() -> None:
+    """`g-0` moves to what `y` leaves on n2: one pod of `x` uses the rest of the quota, though both fit n1."""
+    conf = _CONF.replace("{name: predicates}", "{name: predicates}, {name: capacity-card}")
+    h, card = Harness(conf), {CARD_NAME: "A"}
+    h.queue("q", cards={"A": 5})
+    h.gpu_node("n1", "A", 2, cpu="2")
+    h.gpu_node("n2", "A", 8, cpu="6")
+    for job, priority, node, cpu, cards in (("x1", 1, "n1", 1, 1), ("x2", 1, "n1", 1, 1), ("y", 2, "n2", 6, 2)):
+        h.priority_class(f"p{priority}", priority)
+        h.group(job, queue="q", phase="Running", priority_class=f"p{priority}")
+        requests = {"cpu": cpu, "nvidia.com/gpu": cards}
+        h.pod(job, group=job, annotations=card, requests=requests, node=node, phase="Running", priority=priority)
+    h.priority_class("urgent", 1000)
+    h.group("g", queue="q", min_member=2, priority_class="urgent")
+    for index in range(2):
+        h.pod(f"g-{index}", group="g", annotations=card, requests={"cpu": 2, "nvidia.com/gpu": 2}, priority=1000)
+    result = h.step()
+    evicted = {one.name for one in result.intents if isinstance(one, Evict)}
+    assert "y" in evicted
+    assert len(evicted & {"x1", "x2"}) == 1
+    assert {name: node for name, (_, node) in h.reasons.items()} == {"g-0": "n2", "g-1": "n2"}
