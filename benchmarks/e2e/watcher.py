@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncGenerator
 from typing import Final, Literal
 
 import aiohttp
@@ -101,30 +102,52 @@ async def watch(job: WatchJob) -> None:
             found = msgspec.json.decode(await answer.read(), type=_List)
         items = found.items or []
         has = {obj.metadata.name: mark for obj in items if (mark := _marked(obj, "", job.mark))}
-        params = {"watch": "1", "resourceVersion": found.metadata.resource_version}
         created: dict[str, float] = {}
         reached: dict[str, float] = {}
         moved: list[str] = []
-        async with session.get(job.path, params=params, timeout=aiohttp.ClientTimeout(total=None)) as stream:
-            say(Ready(len(items)))
-            rest = b""
-            while len(reached) < job.bound:
-                piece = rest + await stream.content.readany()
-                now = time.monotonic()
-                end = piece.rfind(b"\n") + 1
-                rest = piece[end:]
-                for event in _EVENT.decode_lines(piece[:end]):
-                    name = event.object.metadata.name
-                    if event.type == "ADDED":
-                        created[name] = now
-                    if mark := _marked(event.object, event.type, job.mark):
-                        if name not in reached and name not in has:
-                            reached[name] = now
-                        elif has[name] != mark:
-                            moved.append(name)
-                        has[name] = mark
-                await asyncio.sleep(_GATHER_SECONDS)
+        arriving = lots(session, job.path, found.metadata.resource_version)
+        await anext(arriving)
+        say(Ready(len(items)))
+        async for now, events in arriving:
+            for event in events:
+                name = event.object.metadata.name
+                if event.type == "ADDED":
+                    created[name] = now
+                if mark := _marked(event.object, event.type, job.mark):
+                    if name not in reached and name not in has:
+                        reached[name] = now
+                    elif has[name] != mark:
+                        moved.append(name)
+                    has[name] = mark
+            if len(reached) >= job.bound:
+                break
+        await arriving.aclose()
         say(Seen(reached, created, moved))
+
+
+async def lots(session: aiohttp.ClientSession, path: str, version: str) -> AsyncGenerator[tuple[float, list[_Event]]]:
+    """An empty lot once the watch is open, then the events after a version as they arrive, with the time of each lot.
+
+    The API server ends the watch of a client that reads too slowly; it is resumed. Raises RuntimeError if that fails.
+    """
+    began = False
+    while True:
+        params = {"watch": "1", "resourceVersion": version}
+        async with session.get(path, params=params, timeout=aiohttp.ClientTimeout(total=None)) as stream:
+            if not began:
+                began = True
+                yield time.monotonic(), []
+            rest = b""
+            while not stream.content.at_eof():
+                piece = rest + await stream.content.readany()
+                now, end = time.monotonic(), piece.rfind(b"\n") + 1
+                events, rest = _EVENT.decode_lines(piece[:end]), piece[end:]
+                if any(event.type == "ERROR" for event in events):
+                    raise RuntimeError(f"the watch of {path} cannot be resumed: {piece[:end]!r}")
+                if events:
+                    version = events[-1].object.metadata.resource_version
+                yield now, events
+                await asyncio.sleep(_GATHER_SECONDS)
 
 
 if __name__ == "__main__":

@@ -219,6 +219,7 @@ class QuotaPlugin(AdmissionPlugin):
     def _moved(self, placement: Placement, sign: int) -> None:
         job = placement.job
         if job.queue in self._session.queues:
+            # Recomputed at the next read, not here: when `on_deallocate` runs, the pods are still placed.
             self._elastic.touch(job)
             self._inqueue.touch(job)
             self._count(placement, sign)

@@ -1,0 +1,59 @@
+"""The watch of the benchmarks on a real API server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from benchmarks.e2e.watcher import lots
+
+
+@asynccontextmanager
+async def _server(streams: dict[str, list[str]]) -> AsyncIterator[str]:
+    """A server that ends each watch after its events, by the version it begins with. Yields its address."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for line in streams[request.query["resourceVersion"]]:
+            await response.write(line.encode() + b"\n")
+        return response
+
+    app = web.Application()
+    app.router.add_get("/pods", handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def _event(kind: str, name: str, version: str) -> str:
+    return json.dumps({"type": kind, "object": {"metadata": {"name": name, "resourceVersion": version}}})
+
+
+async def test_a_watch_that_the_server_ends_is_resumed() -> None:
+    streams = {"1": [_event("ADDED", "a", "3"), _event("ADDED", "b", "4")], "4": [_event("ADDED", "c", "7")]}
+    found: list[str] = []
+    async with _server(streams) as address, aiohttp.ClientSession(address) as session:
+        async for _, events in lots(session, "/pods", "1"):
+            found += [event.object.metadata.name for event in events]
+            if "c" in found:
+                break
+    assert found == ["a", "b", "c"]
+
+
+async def test_a_watch_that_cannot_be_resumed_is_an_error() -> None:
+    streams = {"1": ['{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}']}
+    async with _server(streams) as address, aiohttp.ClientSession(address) as session:
+        with pytest.raises(RuntimeError, match=r"the watch of /pods cannot be resumed: .*Expired"):
+            async for _ in lots(session, "/pods", "1"):
+                pass
