@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
+from http import HTTPStatus
 from typing import Final, Literal
 
 import aiohttp
@@ -108,7 +109,8 @@ async def watch(job: WatchJob) -> None:
         arriving = lots(session, job.path, found.metadata.resource_version)
         await anext(arriving)
         say(Ready(len(items)))
-        async for now, events in arriving:
+        while len(reached) < job.bound:
+            now, events = await anext(arriving)
             for event in events:
                 name = event.object.metadata.name
                 if event.type == "ADDED":
@@ -119,8 +121,6 @@ async def watch(job: WatchJob) -> None:
                     elif has[name] != mark:
                         moved.append(name)
                     has[name] = mark
-            if len(reached) >= job.bound:
-                break
         await arriving.aclose()
         say(Seen(reached, created, moved))
 
@@ -128,12 +128,15 @@ async def watch(job: WatchJob) -> None:
 async def lots(session: aiohttp.ClientSession, path: str, version: str) -> AsyncGenerator[tuple[float, list[_Event]]]:
     """An empty lot once the watch is open, then the events after a version as they arrive, with the time of each lot.
 
-    The API server ends the watch of a client that reads too slowly; it is resumed. Raises RuntimeError if that fails.
+    The API server ends the watch of a client that reads too slowly; it is resumed. Raises RuntimeError if that fails,
+    aiohttp.ClientError if the connection breaks.
     """
     began = False
     while True:
         params = {"watch": "1", "resourceVersion": version}
         async with session.get(path, params=params, timeout=aiohttp.ClientTimeout(total=None)) as stream:
+            if stream.status != HTTPStatus.OK:
+                raise RuntimeError(f"the watch of {path} fails: {stream.status} {await stream.text()}")
             if not began:
                 began = True
                 yield time.monotonic(), []
@@ -141,9 +144,9 @@ async def lots(session: aiohttp.ClientSession, path: str, version: str) -> Async
             while not stream.content.at_eof():
                 piece = rest + await stream.content.readany()
                 now, end = time.monotonic(), piece.rfind(b"\n") + 1
+                if b'"type":"ERROR"' in piece[:end]:
+                    raise RuntimeError(f"the watch of {path} fails: {piece[:end].decode()}")
                 events, rest = _EVENT.decode_lines(piece[:end]), piece[end:]
-                if any(event.type == "ERROR" for event in events):
-                    raise RuntimeError(f"the watch of {path} cannot be resumed: {piece[:end]!r}")
                 if events:
                     version = events[-1].object.metadata.resource_version
                 yield now, events

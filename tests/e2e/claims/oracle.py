@@ -187,7 +187,7 @@ class DeviceOracle:
         #: Name of a claim to the uids of pods that use it.
         self._users: defaultdict[str, set[str]] = defaultdict(set)
         self._members: defaultdict[str, set[str]] = defaultdict(set)
-        #: uid of a deleted pod to the time of its deletion.
+        #: uid of a pod that is gone to the time when it last had its claims: its end, or a later reservation.
         self._gone: dict[str, float] = {}
         #: uids of PodGroups with a member that was bound.
         self._begun: set[str] = set()
@@ -208,6 +208,7 @@ class DeviceOracle:
             elif change.kind == "resourceclaims":
                 claims[_name(change.item)] = change
                 _set(self._claims, _name(change.item), change.after)
+                self._gone |= {uid: self._now for uid in _consumers(change.after or {}) if uid not in self._pods}
             elif change.kind == "pods":
                 pods[key] = change
                 self._know(key, change)
@@ -243,7 +244,7 @@ class DeviceOracle:
 
     def _know(self, uid: str, change: Change) -> None:
         _set(self._pods, uid, change.after)
-        if change.after is None:
+        if change.before is not None and change.after is None and not self._missing(change.before):
             self._gone[uid] = self._now
         for item in filter(None, (change.before, change.after)):
             for name in _claims_of(item):
@@ -300,7 +301,9 @@ class DeviceOracle:
     def _has_claims(self, uid: str) -> bool:
         """Whether a member has its claims, or may have had them when the scheduler bound the others."""
         pod = self._pods.get(uid)
-        return self._now - self._gone[uid] <= self._grace if pod is None else not self._missing(pod)
+        if pod is not None:
+            return not self._missing(pod)
+        return uid in self._gone and self._now - self._gone[uid] <= self._grace
 
     def _missing(self, pod: Manifest) -> str:
         """What a pod lacks of its claims; "" for nothing."""

@@ -18,9 +18,10 @@ async def _server(streams: dict[str, list[str]]) -> AsyncIterator[str]:
     """A server that ends each watch after its events, by the version it begins with. Yields its address."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse()
+        events = streams.get(request.query["resourceVersion"])
+        response = web.StreamResponse(status=410 if events is None else 200)
         await response.prepare(request)
-        for line in streams[request.query["resourceVersion"]]:
+        for line in events or ():
             await response.write(line.encode() + b"\n")
         return response
 
@@ -51,9 +52,15 @@ async def test_a_watch_that_the_server_ends_is_resumed() -> None:
     assert found == ["a", "b", "c"]
 
 
-async def test_a_watch_that_cannot_be_resumed_is_an_error() -> None:
-    streams = {"1": ['{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}']}
+@pytest.mark.parametrize(
+    ("version", "text"),
+    [("1", "fails: .*too old resource version"), ("2", "fails: 410 ")],
+    ids=["an event", "a response"],
+)
+async def test_a_watch_that_cannot_be_resumed_is_an_error(version: str, text: str) -> None:
+    status = {"kind": "Status", "status": "Failure", "message": "too old resource version: 1 (7)", "code": 410}
+    streams = {"1": [json.dumps({"type": "ERROR", "object": status}, separators=(",", ":"))]}
     async with _server(streams) as address, aiohttp.ClientSession(address) as session:
-        with pytest.raises(RuntimeError, match=r"the watch of /pods cannot be resumed: .*Expired"):
-            async for _ in lots(session, "/pods", "1"):
+        with pytest.raises(RuntimeError, match=text):
+            async for _ in lots(session, "/pods", version):
                 pass
