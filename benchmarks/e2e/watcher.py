@@ -126,20 +126,17 @@ async def watch(job: WatchJob) -> None:
 
 
 async def lots(session: aiohttp.ClientSession, path: str, version: str) -> AsyncGenerator[tuple[float, list[_Event]]]:
-    """An empty lot once the watch is open, then the events after a version as they arrive, with the time of each lot.
+    """An empty lot whenever the watch opens, and the events after a version as they arrive, with the time of each lot.
 
     The API server ends the watch of a client that reads too slowly; it is resumed. Raises RuntimeError if that fails,
     aiohttp.ClientError if the connection breaks.
     """
-    began = False
     while True:
         params = {"watch": "1", "resourceVersion": version}
         async with session.get(path, params=params, timeout=aiohttp.ClientTimeout(total=None)) as stream:
             if stream.status != HTTPStatus.OK:
                 raise RuntimeError(f"the watch of {path} fails: {stream.status} {await stream.text()}")
-            if not began:
-                began = True
-                yield time.monotonic(), []
+            yield time.monotonic(), []
             rest = b""
             while not stream.content.at_eof():
                 piece = rest + await stream.content.readany()

@@ -141,21 +141,21 @@ class QueueSums:
 
     def of(self, queue: str) -> Vector:
         """The sum over a queue's jobs: int64 [resource columns], live; read-only."""
-        self.flush()
+        self._flush()
         return self._tree.own(queue)
 
     def subtree(self, queue: str) -> Vector:
         """The sum over the jobs of a queue and of all queues below it: int64 [resource columns], live; read-only."""
-        self.flush()
+        self._flush()
         return self._tree.subtree(queue)
 
     @property
     def total(self) -> Vector:
         """The sum over all jobs: int64 [resource columns], live; read-only."""
-        self.flush()
+        self._flush()
         return self._total
 
-    def flush(self) -> None:
+    def _flush(self) -> None:
         """Recomputes the contributions of the touched jobs now."""
         if self._touched:
             assert self._resources is not None

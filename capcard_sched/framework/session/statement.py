@@ -190,11 +190,9 @@ class Statement:
     def _pass_marks(self, evictions: Iterable[EvictionOperation], others: Iterable[EvictionOperation]) -> None:
         """Leaves the evictions the marks that none of `others` needs, which get the rest."""
         marking = [one for one in evictions if one.unmarked]
-        heirs = {
-            (id(marked), name): one
-            for one in (others if marking else ())
-            for marked, name in self._marks(one.task, one.node)
-        }
+        if not marking:
+            return
+        heirs = {(id(marked), name): one for one in others for marked, name in self._marks(one.task, one.node)}
         for eviction in marking:
             own: list[tuple[set[str], str]] = []
             for marked, name in eviction.unmarked:

@@ -16,7 +16,7 @@ It shares no code with the product.
 Allocations with `adminAccess` use nothing. A queue without the annotation `volcano.sh/card.quota` has no limit here. A
 claim is charged to the queue of its first consumer that is not finished, a pod to that of its bind. Charges are
 compared with the largest quota of the last `grace` seconds. A deleted PodGroup keeps its queue as long, and a deleted
-pod its place in its gang: a decision may precede the change.
+pod that had its claims its place in its gang: a decision may precede the change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The watch of the benchmarks on a real API server."""
+"""The watch of the end-to-end benchmarks."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ async def _server(streams: dict[str, list[str]]) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-def _event(kind: str, name: str, version: str) -> str:
-    return json.dumps({"type": kind, "object": {"metadata": {"name": name, "resourceVersion": version}}})
+def _added(name: str, version: str) -> str:
+    return json.dumps({"type": "ADDED", "object": {"metadata": {"name": name, "resourceVersion": version}}})
 
 
 async def test_a_watch_that_the_server_ends_is_resumed() -> None:
-    streams = {"1": [_event("ADDED", "a", "3"), _event("ADDED", "b", "4")], "4": [_event("ADDED", "c", "7")]}
+    streams = {"1": [_added("a", "3"), _added("b", "4")], "4": [_added("c", "7")]}
     found: list[str] = []
     async with _server(streams) as address, aiohttp.ClientSession(address) as session:
         async for _, events in lots(session, "/pods", "1"):
